@@ -76,7 +76,9 @@ class ProgressWatchdog:
 
     def step_limit_secs(self, phase: Phase) -> float:
         """Return how long the step under way of a lock-step phase may take; its first one may be compiling."""
-        return self.limit_secs(self.unit_secs(phase)) if self._control.stamps()[0] else FIRST_STEP_SECS
+        if not self._control.stamps()[0]:
+            return FIRST_STEP_SECS
+        return self.limit_secs(self.unit_secs(phase) * phase.protocol.units_between_rounds)
 
     def check(self, phase: Phase) -> None:
         """Give up the members for whom the phase stands still; where no server holds the state, it breaks by that.
@@ -90,7 +92,7 @@ class ProgressWatchdog:
         if phase.mode.is_served:
             return
         if phase.mode.has_group_rounds:
-            self._check_groups()
+            self._check_groups(phase.protocol.units_between_rounds)
         if applied != self._moved[1]:
             self._moved = now, applied
             return
@@ -140,12 +142,16 @@ class ProgressWatchdog:
         for worker, limit in late.items():
             self._control.evict(worker, f"worker {worker} has been {why.format(limit)}")
 
-    def _check_groups(self) -> None:
-        """Give up the members of a group phase for whom others wait much longer than one of their units takes."""
+    def _check_groups(self, num_units: int) -> None:
+        """Give up the members of a group phase for whom others wait much longer than their units take.
+
+        Args:
+          num_units: that each computes between two group rounds.
+        """
         rates, late = self._control.worker_rates(), {}
         for worker, secs in self._control.waited_for().items():
             rate = rates.get(worker, 0.0)
-            limit = self.limit_secs(1 / rate) if rate else FIRST_STEP_SECS
+            limit = self.limit_secs(num_units / rate) if rate else FIRST_STEP_SECS
             if secs > limit:
                 late[worker] = limit
         if late:

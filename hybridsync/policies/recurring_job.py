@@ -76,6 +76,8 @@ def of_task(config: RunConfig, model: Mapping[str, Any], data: Mapping[str, Any]
 
 def _job(name: str, config: RunConfig, model: Any, data: Any, optimizer: Any) -> Job:
     policy = {name: getattr(config.policy, name) for name in ("momentum", "ramp", "rate")}
+    if not config.policy.momentum.startswith("ramp"):  # it is not read, and older signatures have this default
+        policy["ramp"] = 0.05
     if config.policy.shares:  # another batch; left out where it is not, so that older signatures stay
         policy["shares"] = config.policy.shares
     if config.policy.online != "baseline":

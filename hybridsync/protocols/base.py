@@ -424,6 +424,11 @@ class Protocol(ABC):
         """Return the factor on the schedule's learning rate of an update with `num_units` units."""
 
     @property
+    def units_between_rounds(self) -> int:
+        """How many units a worker of a group phase computes between two of its group rounds."""
+        return 1
+
+    @property
     def wire_dtype(self) -> str:
         """What gradients and parameters travel as between workers and servers."""
         return FLOAT32

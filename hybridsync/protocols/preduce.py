@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hybridsync.core.errors import ConfigError
+from hybridsync.core.plan import MOST_ENTRIES
 from hybridsync.protocols.base import AverageReplicas, Compute, JoinRound, Lease, LocalUpdate, Program, Protocol
 from hybridsync.protocols.group_generators import Arrivals, Divided, GroupRule, Scheduled
 from hybridsync.protocols.modes import GROUP, SyncMode
@@ -41,7 +42,7 @@ class PReduce(Protocol):
 
     Args:
       groups: how they are made: "random", "arrival", "static" or "inter".
-      every: units of a worker between two meetings; it comes sooner where everybody is called.
+      every: units of a worker between two meetings; it comes sooner where no units are left.
       size: workers of a group, at least 2; with "arrival" how many do not wait any longer.
       slowdown: with "random": requests by which a worker is left out; 0 leaves nobody out.
       patience: with "arrival": the wait, in mean gaps between two arrivals.
@@ -73,6 +74,10 @@ class PReduce(Protocol):
                 told = f"preduce({name}={getattr(self, name)}) is below {bound} or not finite"
                 raise ConfigError(f"{told}; give a finite number from {bound} on")
 
+    @property
+    def units_between_rounds(self) -> int:
+        return self.every
+
     def worker_program(self, num_workers: int) -> Program:
         num_units = 0  # since the last meeting
         while (units := (yield Lease())) is not None:
@@ -86,6 +91,11 @@ class PReduce(Protocol):
         yield AverageReplicas((yield JoinRound(last=True)))
 
     def group_rule(self, members: tuple[int, ...], seed: int) -> GroupRule:
+        if (told := self.every * len(members)) > MOST_ENTRIES:
+            raise ConfigError(
+                f"preduce(every={self.every}) of {len(members)} workers tells of {told:,} units at a time, above the "
+                f"{MOST_ENTRIES:,} of a message; give fewer"
+            )
         rule = self._rule(members, seed)
         rule.averages_optimizer = self.momentum
         return rule

@@ -13,6 +13,7 @@ from hybridsync.core.plan import PhaseId
 from hybridsync.core.step_assignment import StepAssignment
 from hybridsync.protocols import base
 from hybridsync.protocols.modes import SyncMode
+from hybridsync.runtime.host_resources import MOST_THREADS
 from hybridsync.runtime.wiring.collectives import HOST, KINDS
 from hybridsync.storage import apply_log
 from hybridsync.storage.apply_log import APPLY_LOG, Entry, Left
@@ -204,9 +205,8 @@ def _read_entries(path: Path) -> tuple[tuple[Entry, ...], dict[int, Left]]:
                     f"the apply log {path} is damaged: group round {entry.sequence} has {len(entry.units)} units in "
                     f"{len(entry.slots)} places, computed behind {len(entry.bases)} group rounds"
                 )
-            slots = sorted(
-                entry.slots if entry.group else {*entry.slots}
-            )  # a member may bring several to a group round
+            # A member may bring several to a group round.
+            slots = sorted(entry.slots if entry.group else {*entry.slots})
             if entry.slots and (len(entry.slots) != len(entry.units) or list(entry.slots) != slots):
                 raise WorkdirError(
                     f"the apply log {path} is damaged: update {entry.sequence} has units {list(entry.units)} in the "
@@ -258,6 +258,11 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
                 raise WorkdirError(
                     f"the events of {workdir} say that the run's collective was {collective!r}, which is none of "
                     f"{', '.join(KINDS)}; restore events.jsonl, or replay with the version that ran it"
+                )
+            if num_threads is not None and not (type(num_threads) is int and 1 <= num_threads <= MOST_THREADS):
+                raise WorkdirError(
+                    f"the events of {workdir} say that the run's roles had {num_threads!r} threads each, which is no "
+                    f"number from 1 to {MOST_THREADS}; restore events.jsonl"
                 )
             how = {"runtime": runtime, "collective": collective, "num_threads": num_threads}
         elif event["kind"] == "phase_entered":

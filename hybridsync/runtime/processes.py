@@ -22,7 +22,12 @@ from hybridsync.core.errors import AddressError, ConfigError, WorkdirError
 from hybridsync.core.work_deadlines import COMPILE_SECS
 from hybridsync.policies.plan_checks import check_plan
 from hybridsync.runtime import watchdog
-from hybridsync.runtime.host_resources import compute_in_calling_thread, share_of_cores
+from hybridsync.runtime.host_resources import (
+    MOST_THREADS,
+    compute_in_calling_thread,
+    forget_environment,
+    share_of_cores,
+)
 from hybridsync.runtime.role_addresses import LOOPBACK
 from hybridsync.runtime.role_pipe import Child, RoleSpec
 from hybridsync.runtime.wiring.collectives import AUTO
@@ -38,7 +43,6 @@ ROLE_MODULES = tuple(f"hybridsync.runtime.{role}_main" for role in ("chief", "se
 """What a role's process imports (see `play`)."""
 
 TOKEN_BYTES = 32
-MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -196,6 +200,7 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
       HybridSyncError: refused input, or the run could not go on.
     """
     module = importlib.import_module(f"hybridsync.runtime.{child.role}_main")
+    forget_environment()
     compute_in_calling_thread()
     spec: RoleSpec = child.spec()
     # A chief that reports an error of its own ends the run; one that hangs is to be replaced like the others.

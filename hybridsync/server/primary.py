@@ -337,6 +337,7 @@ class Primary:
           StillHeld: it has not ended yet; its push is held on.
         """
         if self._condition.wait_for(lambda: call.outcome is not None, HELD_SECS):
+            check_phase_id(call.push.phase_id, self._sequencer.phase)  # this thread may wake up in the next one
             return self._core.answer(call)
         self._core.withdraw(call)
         push = call.push

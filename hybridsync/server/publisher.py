@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from hybridsync.core.errors import HybridSyncError
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.state import TrainState
@@ -81,11 +82,18 @@ class ParameterPool:
         self._layout = self._narrow.get(wire, self._whole)
 
     def publish(self, state: TrainState) -> None:
-        """Pack the parameters of `state` and make them the current ones; one caller at a time."""
+        """Pack the parameters of `state` and make them the current ones; one caller at a time.
+
+        Raises:
+          MemoryError: there is no memory for one more copy.
+        """
         with self._lock:
             free = next((copy for copy in self._copies if not copy.readers and copy is not self._current), None)
         if free is None:
-            free = PublishedParameters(self, self._allocate(self._whole.nbytes))
+            try:
+                free = PublishedParameters(self, self._allocate(self._whole.nbytes))
+            except HybridSyncError as error:  # the state has moved on: this is no refusal of a call
+                raise MemoryError(str(error)) from error
             self._copies.append(free)
         if free.buffer.nbytes != self._layout.nbytes:
             free.buffer = free.memory[: self._layout.nbytes]

@@ -16,9 +16,13 @@ import jax
 import jax.numpy as jnp
 
 from hybridsync.protocols.base import BFLOAT16, FLOAT32
+from hybridsync.training.buffer_layout import ALIGNMENT
 
 _NARROW = jnp.dtype(jnp.bfloat16)
 _EXPONENT_BITS, _MANTISSA_BITS = 8, 7  # of bfloat16
+_FEW = ALIGNMENT // 4
+"""Numbers of a leaf that take the same place in a buffer as either type; they travel as they are. So two layouts of the
+same size are the same, and the size of a buffer tells its type."""
 
 
 def rounded(tree: Any) -> Any:
@@ -51,4 +55,6 @@ def _narrowed(tree: Any, wire: str) -> Any:
     if wire == FLOAT32:
         return tree
     assert wire == BFLOAT16, f"{wire} is no type that travels"
-    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, _NARROW) if a.dtype == jnp.float32 else a, tree)
+    return jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct(a.shape, _NARROW) if a.dtype == jnp.float32 and a.size > _FEW else a, tree
+    )

@@ -17,6 +17,7 @@ from hybridsync.core.errors import HybridSyncError
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.phase import Phase
+from hybridsync.protocols.base import Protocol
 from hybridsync.worker.context import ProgramNumerics, WorkerContext
 from hybridsync.worker.drive_threads import Beside, Carriers, drive
 from hybridsync.worker.lease_queue import LeaseQueue
@@ -78,21 +79,31 @@ class ServerRunner:
         with ExitStack() as stack:
             if member.protocol.local_updates:
                 transfers = stack.enter_context(ThreadPoolExecutor(1, "transfer"))
-                beside[CallServer] = Beside(transfers, _owned)
-            calls = _Calls(self._context, link, member.protocol.wire_dtype)
-            drive(engine.run(), calls.carriers, beside, member.now)
+                beside[CallServer] = Beside(transfers)
+            drive(engine.run(), carriers_of(self._context, link, member.protocol), beside, member.now)
+
+
+def carriers_of(context: WorkerContext, link: ServerLink, protocol: Protocol) -> Carriers:
+    """Return what carries out a worker's requests over a link, in a phase with this protocol.
+
+    With local updates a step, or a unit in place of one that was dropped, may go on from what an earlier call brought.
+    """
+    keep = _owned if protocol.local_updates else lambda answer: answer
+    return _Calls(context, link, protocol.wire_dtype, keep).carriers
 
 
 class _Calls:
     """Carries out the requests of one phase."""
 
-    def __init__(self, context: WorkerContext, link: ServerLink, wire: str) -> None:
+    def __init__(
+        self, context: WorkerContext, link: ServerLink, wire: str, keep: Callable[[tuple[Any, Any]], tuple[Any, Any]]
+    ) -> None:
         self._context, self._link, self._wire = context, link, wire
         # A push is staged, decided and answered in calls that follow one another, each with a deadline of its own.
         self._transfers_secs = 4 * transfer_secs(context.programs.contribution_layout.nbytes)
         self._verbs: dict[str, Callable[[Push, Any], Any]] = {
-            "pull": lambda push, body: self._watched("a pull", lambda: link.pull(push)),
-            "push_pull": lambda push, body: self._watched("a push", lambda: link.push_pull(push, body)),
+            "pull": lambda push, body: keep(self._watched("a pull", lambda: link.pull(push))),
+            "push_pull": lambda push, body: keep(self._watched("a push", lambda: link.push_pull(push, body))),
             "ready": lambda push, body: (None, self._watched("a push", lambda: link.ready(push))),
             "idle": lambda push, body: (None, link.idle(push)),
             "download_opt_state": lambda push, body: (None, link.download_opt_state(push)),

@@ -292,6 +292,12 @@ def test_the_last_group_round_waits_for_all_and_whoever_has_work_left_goes_on_al
     assert cluster.started[-1] == Group((0, 1), is_full_sync=True)
 
 
+def test_more_units_between_two_group_rounds_than_a_message_tells_of_are_refused() -> None:
+    protocols.parse("preduce(every=5000)").group_rule((0, 1), 0)
+    with pytest.raises(ConfigError, match=r"every=5000\) of 3 workers tells of 15,000 units .* above the 10,000"):
+        protocols.parse("preduce(every=5000)").group_rule((0, 1, 2), 0)
+
+
 @pytest.mark.parametrize(
     ("spec", "named"),
     [("preduce(groups=any)", "groups=any"), ("preduce(size=1)", "size=1"), ("preduce(period=-1)", "period=-1")],

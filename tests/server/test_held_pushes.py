@@ -24,6 +24,7 @@ from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.partition import partition
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import DevicePublisher, ParameterPool
+from hybridsync.server.server_core import HeldCall
 from hybridsync.trainer import Trainer
 from hybridsync.transport.grpc import parameter_server
 from hybridsync.transport.grpc.channels import make_server
@@ -279,3 +280,15 @@ def test_training_goes_on_over_pushes_that_are_held_longer_than_a_call(tmp_path:
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert (summary["final"]["min_count"], summary["final"]["max_count"]) == (1, 1)
     assert summary["units"]["applied"] == 60
+
+
+def test_a_held_push_whose_caller_wakes_up_in_the_next_phase_hears_that_its_own_is_over() -> None:
+    """Parameters of the next phase, of another size with another wire, are not what it waits for."""
+    start = Start()
+    primary = start.primary()
+    phase = phase_of(1, "bsp_server", members=(0, 1), snapshot=start.snapshot)
+    primary.enter(phase)
+    released = HeldCall(push_of(phase, 3), outcome=PushReply(1))
+    primary.enter(phase_of(2, "asp", members=(0, 1), snapshot=start.snapshot))
+    with primary._condition, pytest.raises(StalePhase):
+        primary._await(released, "is held by", "push again")

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from hybridsync.core.errors import HybridSyncError
 from hybridsync.server.publisher import DevicePublisher, ParameterPool
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.compiled_programs import Parameters
@@ -62,6 +63,16 @@ def test_two_buffers_serve_quick_readers_and_a_third_comes_only_for_a_slow_one()
         published.release()
     assert len(seen) == 3
     kept.release()
+
+
+def test_a_copy_for_which_there_is_no_memory_is_no_refusal_of_a_call():
+    """The update before it has changed the state: a call that was refused would be made again."""
+
+    def nothing(num_bytes: int) -> np.ndarray:
+        raise HybridSyncError(f"no shared memory for {num_bytes} bytes")
+
+    with pytest.raises(MemoryError, match="no shared memory for"):
+        ParameterPool(layout(), nothing).publish(state_of(1))
 
 
 def test_a_copy_read_by_several_is_not_rewritten_until_the_last_is_done():

@@ -129,6 +129,12 @@ def test_a_slow_worker_is_never_given_up(plan: str, slow: tuple[Slow, ...]) -> N
     assert lost == []
 
 
+def test_a_worker_with_many_units_between_two_group_rounds_is_not_given_up_for_them() -> None:
+    uneven = Scenario(cluster=Cluster(devices=(Device(0.2), Device(0.2), Device(0.2), Device(0.3))))
+    _, lost = tried("preduce(every=30)", uneven, units=800, save_secs=1000.0)
+    assert lost == []
+
+
 @pytest.mark.parametrize("plan", ["ssp", "bsp_server", "hsp"])
 def test_a_worker_that_hung_before_the_chief_was_lost_is_given_up_once_by_the_next_one(plan: str) -> None:
     killed, back = 2.0, 6.0

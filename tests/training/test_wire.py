@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from hybridsync.server.partition import Contributions, partition
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.state import initial_state
-from hybridsync.training.wire import narrowed_parameters, rounded
+from hybridsync.training.wire import narrowed_contribution, narrowed_parameters, rounded
 from tests.tasks import mlp_task, momentum_sgd, programs_of
 
 
@@ -71,6 +72,19 @@ def test_a_contribution_arrives_as_it_was_computed_in_half_the_bytes(
         assert buffer.nbytes < 0.6 * of_whole.contribution.layout.nbytes
         assert of_narrow.parameters.layout.nbytes < 0.6 * of_whole.parameters.layout.nbytes
         assert equal(Contributions(of_whole).unpack(buffer), of_whole.contribution.part_of(contribution))
+
+
+@pytest.mark.parametrize("size", [1, 8, 16, 17, 32, 33])
+def test_a_leaf_of_any_size_arrives_as_what_it_is(size: int) -> None:
+    """Leaves of up to 16 numbers take the same bytes as either type, and the size of a buffer tells its type."""
+    floats = {"grads": {"w": np.arange(1, size + 1, dtype=np.float32)}, "loss": np.float32(1), "weight": np.float32(1)}
+    whole = {"floats": floats, "ints": []}
+    wide, narrow = Layout.of(whole), Layout.of(narrowed_contribution(whole, BFLOAT16))
+    assert (wide.nbytes == narrow.nbytes) == (wide.types == narrow.types) == (size <= 16)
+    shape = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), whole)
+    part: Any = SimpleNamespace(programs=SimpleNamespace(contribution=shape))
+    for layout in (wide, narrow):
+        assert equal(Contributions(part).unpack(layout.pack(whole)), whole)
 
 
 def test_only_numbers_that_are_learned_are_rounded(programs: Programs, parameters: Parameters) -> None:

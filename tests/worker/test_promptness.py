@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from hybridsync import protocols
 from hybridsync.collectives.threads import ThreadCommunicator
 from hybridsync.config import EmulationConfig
 from hybridsync.core.clock import SYSTEM_CLOCK
@@ -32,7 +35,8 @@ from hybridsync.worker.context import WorkerContext
 from hybridsync.worker.group_runner import group_runner
 from hybridsync.worker.lockstep_runner import lockstep_runner
 from hybridsync.worker.replica import Replica
-from hybridsync.worker.server_runner import ServerRunner
+from hybridsync.worker.requests import CallServer
+from hybridsync.worker.server_runner import ServerRunner, carriers_of
 from hybridsync.worker.stats import WorkerRecorder
 from tests.roles import Start, phase_of, tally_programs, tally_state
 
@@ -137,6 +141,23 @@ def test_a_push_that_is_held_ends_with_its_phase(spec: str, held: str) -> None:
     failure = failure_of(runner, phase_of(1, spec, members=(0, 1)), lambda: link.is_held.wait(SECS), link.close)
     assert isinstance(failure, (RoleLost, PhaseRevoked)), failure
     assert len(link.uploads) == (spec.startswith(("localsgd", "psplus"))), "a revoked worker uploads what it holds"
+
+
+@pytest.mark.parametrize("spec", ["psplus(overlap=false)", "localsgd(steps=4)"])
+def test_what_a_worker_with_local_updates_was_brought_stays_while_its_link_is_used_again(spec: str) -> None:
+    """A unit in place of one that was dropped is computed on it, behind the push that dropped it."""
+    lent = np.zeros(4, np.float32)
+    link: Any = SimpleNamespace(pull=lambda push: (PushReply(0), Parameters({"w": lent}, {})), idle=None, ready=None)
+    link.push_pull = lambda push, body: (PushReply(1), Parameters({"w": lent}, {}))
+    link.download_opt_state = link.upload_opt_state = None
+    calls = carriers_of(context_of(Chief()), link, protocols.parse(spec))
+    push = Push(PhaseId(1, 77), 0, 1, (), 0)
+    _, brought = calls[CallServer](CallServer("pull", push))
+    lent[:] = 7.0
+    assert brought.params["w"].tolist() == [0.0] * 4
+    _, brought = calls[CallServer](CallServer("push_pull", push))
+    lent[:] = 8.0
+    assert brought.params["w"].tolist() == [7.0] * 4
 
 
 def test_a_member_that_waits_for_the_others_of_a_step_ends_with_its_phase() -> None:

@@ -102,7 +102,12 @@ class SlabService:
             session = Session(connection, self._services, self._memory, self._token, self.blocks)
             thread = threading.Thread(target=self._run, args=(session, connection), name="slab", daemon=True)
             self._sessions[connection] = thread
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # there is no thread for it: whoever calls tries again
+                logging.warning("a link was not accepted: %s", error)
+                del self._sessions[connection]
+                connection.close()
 
     def _turn_away(self, connection: socket.socket) -> None:
         why = f"{self._most} links are open here, of {self._most} at most; callers that have ended make room, ask again"

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from hybridsync.server.partition import Part
     from hybridsync.worker.link import ServerLink
 
+READERS = 300
+"""Connections beside those of the calls: every role of a host may read a state at a time."""
+
 SUFFIX = ".slabs"
 """What the name of a role's socket for slabs ends with, beside that of its other calls."""
 
@@ -48,7 +51,8 @@ class SharedMemoryTransport:
         """
         control = self._control.serve(services, address, calls, watchdog)
         try:
-            slabs = SlabService(services, self._memory, _slabs_of(control.address), self._token, calls)
+            most = calls + READERS
+            slabs = SlabService(services, self._memory, _slabs_of(control.address), self._token, most)
         except BaseException:
             control.stop()
             raise
