@@ -7,7 +7,8 @@
                          if predicted wait >= rho * T_compute and fewer than S stale units in a row:
                          start the next unit on w_t, else wait; when w_{t+1} is here, say so
 
-No two transfers contend in either direction: each has the whole port, so that the first workers have w_{t+1} and
+No two transfers contend in either direction, but for the first pulls of a phase, and for new parameters that answer a
+stale unit: each has the whole port, so that the first workers have w_{t+1} and
 compute while the others receive it, and their gradients pass while the others compute. With a port that passes one
 gradient in T_transfer, and shares itself fairly among transfers under way, a round of n equal workers takes
 
