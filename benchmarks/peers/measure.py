@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.jobs import ROOT, load, steady_rate
 from benchmarks.peers import environments, ours
 from benchmarks.peers.figures import Failure, Measurement, Results, calls_per_sec, kept
-from benchmarks.peers.scripts.common import last_result
+from benchmarks.peers.scripts.peer_job import last_result
 from benchmarks.peers.systems import OURS, SYSTEMS, System
 from benchmarks.peers.work import (
     LOCKSTEP,

@@ -23,7 +23,7 @@ import numpy as np
 import optax
 
 from benchmarks.jobs import JOB_SECS, ROOT
-from benchmarks.peers.scripts.common import tell, timed
+from benchmarks.peers.scripts.peer_job import tell, timed
 from benchmarks.peers.work import EXCHANGE, MOMENTUM, NUM_LEAVES, PULL, RATE, UPDATE
 from hybridsync.core.addresses import at_socket
 from hybridsync.core.clock import SYSTEM_CLOCK

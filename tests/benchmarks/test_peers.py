@@ -12,7 +12,7 @@ import pytest
 from benchmarks.peers import environments, measure, page, plot
 from benchmarks.peers.__main__ import chosen
 from benchmarks.peers.figures import Failure, Measurement, Results, Spread, calls_per_sec, kept
-from benchmarks.peers.scripts.common import Data, last_result, take_unit, units_in_a_pipe
+from benchmarks.peers.scripts.peer_job import Data, last_result, take_unit, units_in_a_pipe
 from benchmarks.peers.systems import ENVIRONMENTS, OURS, SYSTEMS
 from benchmarks.peers.work import ALL, ALL_REDUCES, ASYNC, DIGITS, LOCKSTEP, TRANSFERS, case_of
 

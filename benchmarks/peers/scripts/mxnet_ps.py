@@ -12,7 +12,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from benchmarks.peers.scripts.common import (
+from benchmarks.peers.scripts.peer_job import (
     Device,
     children,
     data_of,

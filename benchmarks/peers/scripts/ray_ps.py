@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import ray
 
-from benchmarks.peers.scripts.common import (
+from benchmarks.peers.scripts.peer_job import (
     ONE_THREAD,
     Device,
     data_of,

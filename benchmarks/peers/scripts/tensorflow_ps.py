@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import script_ops
 
-from benchmarks.peers.scripts.common import (
+from benchmarks.peers.scripts.peer_job import (
     SLOW_RANK,
     WARM_CALLS,
     children,

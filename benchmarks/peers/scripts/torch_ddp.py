@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.peers.scripts.common import (
+from benchmarks.peers.scripts.peer_job import (
     Data,
     Device,
     children,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from benchmarks.peers.scripts.common import Data
+from benchmarks.peers.scripts.peer_job import Data
 
 Tensors = list[torch.Tensor]
 

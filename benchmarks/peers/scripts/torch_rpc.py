@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed.rpc as rpc
 
-from benchmarks.peers.scripts.common import (
+from benchmarks.peers.scripts.peer_job import (
     Device,
     children,
     data_of,
