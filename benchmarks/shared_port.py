@@ -1,4 +1,4 @@
-"""What transfers one at a time save at a port that is shared fairly, simulated and by arithmetic.
+"""The time that transfers one by one save at a fairly shared port, simulated and by arithmetic.
 
     python -m benchmarks.shared_port
 

@@ -1,4 +1,4 @@
-"""What gradients and parameters are rounded to on their way between workers and servers, and back.
+"""Rounds gradients and parameters for their way between workers and servers.
 
 With `bfloat16` a worker computes on rounded parameters, and its gradient is rounded: half the bytes travel. What is
 computed is the same everywhere, whether the numbers have travelled as two bytes or stayed in memory as four. Model

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,17 +23,8 @@ Carriers = Mapping[type, Callable[[Any], Any]]
 """Kind of a request -> the call that carries it out; returns its reply, or raises."""
 
 
-@dataclass(frozen=True)
-class Beside:
-    """Names the executor of begun requests of one kind, which go on beside the computation.
-
-    Args:
-      executor: runs them.
-      own: reply -> what stays valid while the link is used again.
-    """
-
-    executor: Executor
-    own: Callable[[Any], Any] = lambda reply: reply
+Beside = Mapping[type, Executor]
+"""Kind of a request -> what carries it out when it is begun, beside the computation."""
 
 
 class ThreadTicket:
@@ -46,17 +36,17 @@ class ThreadTicket:
       now: monotonic seconds.
     """
 
-    def __init__(self, where: Beside, call: Callable[[], Any], now: Callable[[], float]) -> None:
+    def __init__(self, where: Executor, call: Callable[[], Any], now: Callable[[], float]) -> None:
         self.span = (0.0, 0.0)
 
         def timed() -> Any:
             started = now()
             try:
-                return where.own(call())
+                return call()
             finally:
                 self.span = started, now()
 
-        self._future: Future[Any] = where.executor.submit(timed)
+        self._future: Future[Any] = where.submit(timed)
 
     def done(self) -> bool:
         """Return whether it has ended (see `Ticket`)."""
@@ -77,7 +67,7 @@ class ThreadTicket:
         return result_within(self._future, JOIN_SECS, late)
 
 
-def drive(io: IO, carriers: Carriers, beside: Mapping[type, Beside], now: Callable[[], float]) -> None:
+def drive(io: IO, carriers: Carriers, beside: Beside, now: Callable[[], float]) -> None:
     """Run an engine to its end.
 
     Args:

@@ -9,7 +9,7 @@ from hybridsync.collectives.backend import Communicator
 from hybridsync.core.work_deadlines import COMPILE_SECS, UNLIMITED
 from hybridsync.interfaces.phase import Phase
 from hybridsync.worker.context import ProgramNumerics, WorkerContext
-from hybridsync.worker.drive_threads import Beside, Carriers
+from hybridsync.worker.drive_threads import Carriers
 from hybridsync.worker.lockstep_engine import LockstepEngine
 from hybridsync.worker.member import PhaseMember
 from hybridsync.worker.phase_runner import CommunicatorOf, PhaseRunner, PhaseWork
@@ -41,7 +41,7 @@ def lockstep_runner(
     def begin(member: PhaseMember, runner: PhaseRunner) -> PhaseWork:
         engine = LockstepEngine(member, numerics, ahead=ahead is not None)
         calls = _Calls(context, member.phase, replica, runner)
-        return PhaseWork(engine, calls.carriers, {LeaseUnits: Beside(ahead)} if ahead is not None else {})
+        return PhaseWork(engine, calls.carriers, {LeaseUnits: ahead} if ahead is not None else {})
 
     return PhaseRunner(context, replica, communicator_of, begin)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from hybridsync.collectives.backend import Communicator
@@ -42,7 +42,7 @@ class PhaseWork(NamedTuple):
 
     engine: PhaseEngine
     carriers: Carriers
-    beside: Mapping[type, Beside]
+    beside: Beside
 
 
 class PhaseRunner:

@@ -19,7 +19,7 @@ from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.base import Protocol
 from hybridsync.worker.context import ProgramNumerics, WorkerContext
-from hybridsync.worker.drive_threads import Beside, Carriers, drive
+from hybridsync.worker.drive_threads import Carriers, drive
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.link import ServerLink
 from hybridsync.worker.local_engine import LocalEngine
@@ -73,13 +73,13 @@ class ServerRunner:
         kind = LocalEngine if member.protocol.local_updates else ServerEngine
         engine = kind(member, self._numerics, ahead=self._ahead is not None)
         self.stream = engine.leases
-        beside: dict[type, Beside] = {}
+        beside: dict[type, Executor] = {}
         if self._ahead is not None:
-            beside[LeaseUnits] = Beside(self._ahead)
+            beside[LeaseUnits] = self._ahead
         with ExitStack() as stack:
             if member.protocol.local_updates:
                 transfers = stack.enter_context(ThreadPoolExecutor(1, "transfer"))
-                beside[CallServer] = Beside(transfers)
+                beside[CallServer] = transfers
             drive(engine.run(), carriers_of(self._context, link, member.protocol), beside, member.now)
 
 

@@ -1,4 +1,4 @@
-"""What is lent over shared memory is not written over before it is given back; what comes of lost connections."""
+"""Memory that is lent is not written over before it is given back; and lost connections."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from hybridsync.core.errors import HybridSyncError, RoleLost, WaitTimeout
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
 from hybridsync.worker import drive_threads as drive_module
-from hybridsync.worker.drive_threads import Beside, Carriers, drive
+from hybridsync.worker.drive_threads import Carriers, drive
 from hybridsync.worker.requests import IO, ComputeUnit, Join, LeaseUnits, Start
 
 SECS = 20.0
@@ -20,9 +20,9 @@ LEASE = LeaseUnits(LeaseRequest(0, 1, PhaseId(1, 7), 0, 0))
 REPLY = LeaseReply(((0, 4),), final=False)
 
 
-def run(io: IO, carriers: Carriers, **options: Any) -> None:
+def run(io: IO, carriers: Carriers) -> None:
     with ThreadPoolExecutor(1) as executor:
-        drive(io, carriers, {LeaseUnits: Beside(executor, **options)}, lambda: 1.0)
+        drive(io, carriers, {LeaseUnits: executor}, lambda: 1.0)
 
 
 def test_replies_come_back_and_an_engine_that_ends_is_over():
@@ -93,17 +93,6 @@ def test_what_is_begun_goes_on_beside_the_engine_and_may_be_joined_again():
 
     run(engine(), {ComputeUnit: lambda request: may_answer.set(), LeaseUnits: lease})
     assert trace == [(False, None), None, REPLY, REPLY, (True, REPLY, (1.0, 1.0))]
-
-
-def test_what_was_begun_is_made_the_engines_own_before_the_link_is_used_again():
-    trace: list[Any] = []
-
-    def engine() -> IO:
-        trace.append((yield Join((yield Start(LEASE)))))
-        trace.append((yield LEASE))
-
-    run(engine(), {LeaseUnits: lambda request: "buffer"}, own=lambda reply: f"copy of {reply}")
-    assert trace == ["copy of buffer", "buffer"]
 
 
 def test_an_error_of_what_was_begun_is_heard_at_each_join_and_brings_nothing():

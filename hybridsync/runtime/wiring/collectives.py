@@ -15,7 +15,7 @@ CHOICES = (AUTO, HOST, SHARED_MEMORY)
 _BACKENDS: dict[str, Backend] = {HOST: MeshBackend(), SHARED_MEMORY: SharedMemoryBackend()}
 
 KINDS = tuple(_BACKENDS)
-"""What a run may have used."""
+"""Every kind that a run may have used."""
 
 
 def collectives_of(kind: str) -> Backend:

@@ -10,11 +10,11 @@ from hybridsync.transport.grpc.codec import decode, encode
 from hybridsync.transport.shared_memory.connection import Connection
 
 
-class SharedParameters:
-    """A `ParameterLink`: contributions and parameters are read where they were written.
+class _Link:
+    """A worker's end: contributions and parameters are read where they were written.
 
     Args:
-      connection: to the primary.
+      connection: to the server.
       parameters_bytes: of its part.
     """
 
@@ -26,6 +26,10 @@ class SharedParameters:
     def contribution(self) -> np.ndarray:
         """See `ParameterLink.contribution`."""
         return self._connection.contribution
+
+
+class SharedParameters(_Link):
+    """A `ParameterLink`."""
 
     def pull(self, push: Push) -> tuple[PushReply, np.ndarray]:
         """See `ParameterLink.pull`."""
@@ -49,17 +53,8 @@ class SharedParameters:
         return decode(PushReply, reply.reply), parameters
 
 
-class SharedBlocks:
-    """A `BlockLink` (see `SharedParameters`)."""
-
-    def __init__(self, connection: Connection, parameters_bytes: int) -> None:
-        self._connection, self._parameters_bytes = connection, parameters_bytes
-        self.close = connection.close
-
-    @property
-    def contribution(self) -> np.ndarray:
-        """See `BlockLink.contribution`."""
-        return self._connection.contribution
+class SharedBlocks(_Link):
+    """A `BlockLink`."""
 
     def stage(self, push: Push) -> str:
         """See `BlockLink.stage`."""

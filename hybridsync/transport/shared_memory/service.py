@@ -2,7 +2,7 @@
 
 A connection's own memory, in which its caller leaves contributions, is made when it is asked for. What a reply lends
 goes back with the next request for such, or when the connection ends: the kernel tells of a caller that is killed.
-Whoever sends a request has written all that it speaks of before, and the socket keeps the order.
+A caller has written all that its request speaks of before it sends that, and the socket keeps the order.
 """
 
 from __future__ import annotations
