@@ -19,8 +19,20 @@ if TYPE_CHECKING:
     from hybridsync.training.compiled_programs import Programs
 
 
+NO_GROUP = "none"
+"""In place of a service's address where none is served: the run's plan has no sums among workers."""
+
+
 class Communicator(Protocol):
     """Sums and averages among the members of one phase. A lock-step phase sums, a group phase averages in groups."""
+
+    @property
+    def met_at(self) -> float:
+        """Monotonic seconds at which all members had come to this thread's last sum or mean; its end at the latest.
+
+        From then on an emulated link carries what they have brought.
+        """
+        ...
 
     def enter(self) -> None:
         """Meet the other members, before the first sum. Group means need no introduction.
@@ -91,11 +103,15 @@ class Membership(Protocol):
 class Collectives(Protocol):
     """Makes communicators, for the programs of one run."""
 
-    def compile(self, *, groups: bool) -> None:
-        """Compile what the first phases will run, as far as that needs no other worker.
+    def prepare(self, *, sums: bool, groups: bool) -> None:
+        """Compile what the first phases will run, and take its memory, as far as that needs no other worker.
 
         Args:
-          groups: whether the run has group phases.
+          sums: whether the run's plan has lock-step phases.
+          groups: whether it has group phases.
+
+        Raises:
+          HybridSyncError: the host has too little memory.
         """
         ...
 
@@ -122,7 +138,7 @@ class Place:
     """A worker's place among the others.
 
     Attributes:
-      address: of the service.
+      address: of the service; `NO_GROUP` where none is served.
       worker: number of the worker.
       slots: numbers of all workers that have a place, ascending.
       host: address that carries the collectives.

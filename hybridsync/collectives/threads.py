@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hybridsync.collectives.backend import Membership
+from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import PhaseRevoked, WaitTimeout
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.training.averaging import Part, mean
@@ -24,6 +25,9 @@ class Rendezvous:
     Args:
       members: worker ids in the order of their indices, named when one is missing.
       deadline_secs: how long to wait for the slowest member.
+
+    Attributes:
+      met_at: monotonic seconds at which the last one came to what the caller has exchanged last.
     """
 
     def __init__(self, members: tuple[int, ...], deadline_secs: float = DEADLINE_SECS) -> None:
@@ -34,6 +38,7 @@ class Rendezvous:
         self._generation = 0
         self._result: Any = None
         self._broken = ""
+        self.met_at = 0.0
 
     def exchange(self, index: int, item: Any, combine: Callable[[tuple], Any]) -> Any:
         """Put `item` into the member's slot; the last one combines them all, and everybody returns the result.
@@ -49,6 +54,7 @@ class Rendezvous:
             self._slots[index] = item
             self._arrived += 1
             if self._arrived == len(self._members):
+                self.met_at = SYSTEM_CLOCK.monotonic()
                 self._result = combine(tuple(self._slots))
                 self._slots = [None] * len(self._members)
                 self._arrived = 0
@@ -94,6 +100,12 @@ class ThreadCommunicator:
         self._lock = threading.Lock()
         self._groups: dict[int, Rendezvous] = {}
         self._broken = ""
+        self._met = threading.local()
+
+    @property
+    def met_at(self) -> float:
+        """When all had come to this thread's last sum or mean (see `Communicator.met_at`)."""
+        return getattr(self._met, "at", 0.0)
 
     def enter(self) -> None:
         """Do nothing: threads of one process need no introduction."""
@@ -103,7 +115,9 @@ class ThreadCommunicator:
         if self._is_alone:
             self._check()
             return contribution
-        return self._everybody.exchange(index, contribution, self._sum_up)
+        total = self._everybody.exchange(index, contribution, self._sum_up)
+        self._met.at = self._everybody.met_at
+        return total
 
     def gather(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """Tell why contributions are missing (see `Communicator.gather`)."""
@@ -118,6 +132,7 @@ class ThreadCommunicator:
             self._check()
             group = self._groups.setdefault(reply.sequence, Rendezvous(reply.members, self._deadline_secs))
         average: Part = group.exchange(reply.members.index(worker), part, mean)
+        self._met.at = group.met_at
         with self._lock:
             self._groups.pop(reply.sequence, None)
         return average
@@ -145,7 +160,7 @@ class ThreadCollectives:
     def __init__(self, programs: Programs) -> None:
         self._sum_up = programs.total
 
-    def compile(self, *, groups: bool) -> None:
+    def prepare(self, *, sums: bool, groups: bool) -> None:
         """Do nothing: threads sum with the run's own programs."""
 
     def communicator(self, phase: Membership) -> ThreadCommunicator:

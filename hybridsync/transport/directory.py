@@ -1,10 +1,12 @@
-"""Clients by address: one for each role that is reached, closed when the role is gone."""
+"""Ways to roles by their addresses: a client of each that is reached, and one link to the holder that is read next."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
+
+from hybridsync.transport.link import HolderLink
 
 
 class Closable(Protocol):
@@ -40,3 +42,34 @@ class Directory(Generic[C]):
         for former in closed:
             former.close()
         return client
+
+
+class Readers:
+    """One open link to a holder, which another thread may close.
+
+    The lock guards the link.
+
+    Args:
+      connect: address -> link to the holder there.
+    """
+
+    def __init__(self, connect: Callable[[str], HolderLink]) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._link: HolderLink | None = None
+
+    def __call__(self, address: str) -> HolderLink:
+        """Return a link to the holder at `address`; the one before is closed."""
+        link = self._connect(address)
+        with self._lock:
+            former, self._link = self._link, link
+        if former is not None:
+            former.close()
+        return link
+
+    def close(self) -> None:
+        """End the read under way, with RoleLost; a later one opens another link."""
+        with self._lock:
+            link, self._link = self._link, None
+        if link is not None:
+            link.close()

@@ -108,6 +108,10 @@ class ThreadLink:
         """See `ServerLink.push_pull`."""
         return _arrived(self._server.begin_push(push)(contribution))
 
+    def push(self, push: Push, contribution: Any) -> PushReply:
+        """See `ServerLink.push`."""
+        return self._server.begin_push(push)(contribution).reply
+
     def idle(self, push: Push) -> None:
         """See `ServerLink.idle`."""
         self._server.idle(push)

@@ -19,7 +19,9 @@ from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import (
     BlockPort,
     ChiefPort,
+    CommandPort,
     GroupPort,
+    HeadPort,
     OptimizerPort,
     ParameterPort,
     ReaderPort,
@@ -29,14 +31,23 @@ from hybridsync.interfaces.ports import (
     SnapshotSource,
     SupervisorPort,
 )
+from hybridsync.security.authorization import Admit, admit_all
 
 if TYPE_CHECKING:  # both load jax, which a supervisor does without
     from hybridsync.server.partition import Part
     from hybridsync.worker.link import ServerLink
 
 
-class ChiefLink(ChiefPort, GroupPort, SupervisorPort, Protocol):
+class ChiefLink(ChiefPort, GroupPort, SupervisorPort, CommandPort, Protocol):
     """The chief, at either end of a link."""
+
+
+class HeadLink(HeadPort, Protocol):
+    """The head of a run on several hosts, as an agent reaches it; every call on it has a deadline."""
+
+    def close(self) -> None:
+        """End the calls under way, with RoleLost, and refuse later ones."""
+        ...
 
 
 class ReaderLink(ReaderPort, Protocol):
@@ -84,7 +95,7 @@ class ParameterLink(Protocol):
         ...
 
     def push_pull(self, push: Push) -> tuple[PushReply, np.ndarray]:
-        """Offer what lies in `contribution`; returns the parameters of its release."""
+        """Offer what lies in `contribution`; returns the parameters of its release, and anything with `push_only`."""
         ...
 
     def idle(self, push: Push) -> None: ...
@@ -224,4 +235,26 @@ class Transport(Protocol):
           servers: their addresses.
           parts: what each of them has of the trees.
         """
+        ...
+
+
+class HeadTransport(Protocol):
+    """Lets the agents of a run's hosts reach its head."""
+
+    def serve_head(self, head: HeadPort, address: str, calls: int, admit: Admit = admit_all) -> Serving:
+        """Serve a head from now on.
+
+        Args:
+          head: is called by several threads at a time.
+          address: where; a transport may choose a part of it, and says which.
+          calls: served at a time: three for each agent.
+          admit: whom it may refuse, by the certificate of each call.
+
+        Raises:
+          AddressError: it cannot be served there.
+        """
+        ...
+
+    def head(self, address: str) -> HeadLink:
+        """Return the way to a head, which may start later."""
         ...

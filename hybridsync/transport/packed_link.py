@@ -56,11 +56,18 @@ class PackedLink:
 
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Parameters]:
         """See `ServerLink.push_pull`."""
+        return self._completed(push, *self._primary.push_pull(self._staged(push, contribution)))
+
+    def push(self, push: Push, contribution: Any) -> PushReply:
+        """See `ServerLink.push`."""
+        return self._primary.push_pull(self._staged(push, contribution))[0]
+
+    def _staged(self, push: Push, contribution: Any) -> Push:
+        """Pack a contribution, and stage it at the other servers; returns the push that the primary is offered."""
         for cut, link in zip(self._contribution_cuts, (self._primary, *self._others), strict=True):
             cut.layout.pack(cut.part_of(contribution), out=link.contribution)
         found = self._of_each(lambda server: server.stage(push))
-        offered = push._replace(non_finite=next(filter(None, found), "")) if found else push
-        return self._completed(push, *self._primary.push_pull(offered))
+        return push._replace(non_finite=next(filter(None, found), "")) if found else push
 
     def idle(self, push: Push) -> None:
         """See `ServerLink.idle`."""

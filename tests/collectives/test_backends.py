@@ -17,6 +17,7 @@ import hybridsync
 from hybridsync import trainer as trainer_module
 from hybridsync.collectives.backend import Collectives
 from hybridsync.collectives.threads import ThreadCollectives
+from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import PhaseRevoked
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.runtime.inprocess import InProcess
@@ -62,6 +63,28 @@ def test_a_phase_sums_gathers_and_averages_in_the_members_order(backend: Callabl
         if average is not None:
             jax.tree.map(np.testing.assert_array_equal, average, mean((part, part)))
     assert [average is None for _, _, average in found] == [False, False, True]
+
+
+@in_all
+def test_a_communicator_tells_when_its_last_member_had_come(backend: Callable[[Programs], Collectives]) -> None:
+    communicator = backend(tally_programs()).communicator(phase_of(members=(0, 1)))
+    part = part_of(tally_state(), optimizer=False)
+
+    def met(call: Callable[[int], object]) -> list[float]:
+        def member(index: int) -> float:
+            call(index)
+            return communicator.met_at
+
+        with ThreadPoolExecutor(1) as thread:
+            other = thread.submit(member, 0)
+            began = SYSTEM_CLOCK.monotonic()
+            return [began, member(1), other.result(60), SYSTEM_CLOCK.monotonic()]
+
+    for times in (
+        met(lambda index: communicator.sum(index, gradient_of(index))),
+        met(lambda index: communicator.group_mean(GroupReply((0, 1), sequence=1), index, part)),
+    ):
+        assert times[0] <= min(times[1:3]) and max(times[1:3]) <= times[3], "neither before the last one came nor later"
 
 
 @in_all

@@ -26,6 +26,7 @@ from hybridsync.collectives.shared_memory.communicator import (
 )
 from hybridsync.collectives.shared_memory.service import MOST_WORKERS, SlabService, join
 from hybridsync.core.addresses import at_socket
+from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import ConfigError, HybridSyncError, PhaseRevoked, TaskError, WaitTimeout
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import GroupReply
@@ -99,6 +100,16 @@ def test_the_sum_has_the_bits_of_the_threads_sum_in_the_members_order(workers: W
 
     for total in workers.all(member, members):
         jax.tree.map(np.testing.assert_array_equal, total, expected)
+
+
+def test_every_member_tells_when_the_last_one_had_come(workers: Workers):
+    phase = workers.phase(1, (0, 1))
+    early = workers.threads.submit(phase[0].sum, 0, contribution(0))
+    began = SYSTEM_CLOCK.monotonic()
+    phase[1].sum(1, contribution(1))
+    early.result(timeout=30)
+    ended = SYSTEM_CLOCK.monotonic()
+    assert all(began <= communicator.met_at <= ended for communicator in phase.values())
 
 
 def test_many_rounds_without_a_pause_and_phases_behind_each_other_mix_nothing_up(workers: Workers):
@@ -211,6 +222,41 @@ def test_every_number_is_in_one_slice():
         for members in (1, 2, 3, 7):
             slices = [slice_of(size, index, members) for index in range(members)]
             assert [n for each in slices for n in range(size)[each]] == list(range(size))
+
+
+def test_memory_of_sums_is_taken_before_the_first_phase_of_a_plan_that_has_sums(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+):
+    for collectives in workers.collectives.values():
+        collectives.prepare(sums=False, groups=False)
+    taken = [worker for worker, each in workers.collectives.items() if each.contributions.area._map is not None]
+    assert taken == [], "an area that no phase needs costs nothing"
+    for collectives in workers.collectives.values():
+        collectives.prepare(sums=True, groups=False)
+
+    def taken_late(*_: int) -> None:
+        raise AssertionError("memory was taken while training waited")
+
+    monkeypatch.setattr(slab.os, "posix_fallocate", taken_late)
+    communicators = workers.phase(1, (0, 1))
+    workers.all(lambda worker: communicators[worker].sum(0, contribution(worker)), (0, 1))
+
+
+@pytest.mark.parametrize("advice", [slab._POPULATE_WRITE, 9999], ids=["populates", "old kernel"])
+def test_a_worker_takes_the_memory_of_its_own_regions_alone(advice: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(slab, "_POPULATE_WRITE", advice)
+    file, nbytes = slab.create(8), 1 << 16
+    before = os.fstat(file).st_blocks * 512
+    try:
+        area = slab.Area.after_words(file, 8, nbytes)
+        area.reserve(3)
+        assert os.fstat(file).st_blocks * 512 - before == 2 * nbytes
+        area.contribution(3)[:] = 7
+        successor = slab.Area.after_words(file, 8, nbytes)
+        successor.reserve(3)
+        assert np.all(successor.contribution(3) == 7), "peers may read it still"
+    finally:
+        os.close(file)
 
 
 def test_memory_that_the_host_has_not_is_refused_with_what_to_do(workers: Workers, monkeypatch: pytest.MonkeyPatch):

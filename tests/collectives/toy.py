@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, ClassVar
 
 from hybridsync.collectives.backend import Membership
+from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import PhaseRevoked, WaitTimeout
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.training.averaging import Part, mean
@@ -49,12 +50,15 @@ class ToyCommunicator:
     def __init__(self, members: tuple[int, ...], sum_up: Callable[[tuple], Any], calls: Counter[str]) -> None:
         self._members, self._sum_up, self._calls = members, sum_up, calls
         self._board, self._steps = Board(), Counter[tuple[str, int]]()
+        self.met_at = 0.0
 
     def enter(self) -> None:
         self._calls["enter"] += 1
 
     def sum(self, index: int, contribution: Any) -> Any:
-        return self._sum_up(self._exchange("sum", index, contribution))
+        total = self._sum_up(self._exchange("sum", index, contribution))
+        self.met_at = SYSTEM_CLOCK.monotonic()
+        return total
 
     def gather(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         return self._exchange("gather", index, reasons)
@@ -62,7 +66,9 @@ class ToyCommunicator:
     def group_mean(self, reply: GroupReply, worker: int, part: Part) -> Part:
         self._calls["group_mean"] += 1
         place = reply.members.index(worker)
-        return mean(self._board.exchange(reply.sequence, place, len(reply.members), part))
+        average = mean(self._board.exchange(reply.sequence, place, len(reply.members), part))
+        self.met_at = SYSTEM_CLOCK.monotonic()
+        return average
 
     def break_off(self, reason: str) -> None:
         self._board.break_off(reason)
@@ -85,8 +91,8 @@ class ToyCollectives:
     def __init__(self, programs: Programs) -> None:
         self._sum_up = programs.total
 
-    def compile(self, *, groups: bool) -> None:
-        self.calls["compile"] += 1
+    def prepare(self, *, sums: bool, groups: bool) -> None:
+        self.calls["prepare"] += 1
 
     def communicator(self, phase: Membership) -> ToyCommunicator:
         return ToyCommunicator(phase.members, self._sum_up, self.calls)

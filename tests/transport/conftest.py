@@ -13,6 +13,16 @@ import pytest
 
 from hybridsync.core.errors import SchemaMismatch, StaleIncarnation, StalePhase
 from hybridsync.core.plan import PhaseId
+from hybridsync.interfaces.commands import (
+    Evaluation,
+    Figure,
+    MemberStatus,
+    StatusReply,
+    StopReply,
+    StopRequest,
+    SwitchReply,
+    SwitchRequest,
+)
 from hybridsync.interfaces.messages import (
     GroupReply,
     GroupRequest,
@@ -52,6 +62,7 @@ PHASE = Phase(
     servers=("127.0.0.1:4001",),
     reason="planned",
     shares=(4, 0, 1),
+    order=3,
 )
 
 
@@ -68,6 +79,13 @@ class LentView:
         self.buffer[:] = 0xFF
         self.returned.set()
 
+
+STATUS = StatusReply(
+    *("", 3, "bsp", "start", 50, "asp", True, 100, 40, 30, 2, 8, 1, 12.5, 2, 0.5, 1, 20, 3.0, 1000),
+    figures=(Figure("loss", 0.25),),
+    evaluations=(Evaluation(20, (Figure("accuracy", 0.75),)),),
+    members=(MemberStatus("worker", 1, "training", 6.0, 1, 7, True, 640, 512),),
+)
 
 UPDATE = GroupUpdate(7, (3, 5), (0, 2), (6, 6), (0, 2), True)
 
@@ -110,6 +128,18 @@ class FakeChief(ChiefLink):
 
     def preempt(self) -> None:
         self.seen.append("preempt")
+
+    def status(self) -> StatusReply:
+        self.seen.append("status")
+        return STATUS
+
+    def switch(self, request: SwitchRequest) -> SwitchReply:
+        self.seen.append(request)
+        return SwitchReply(request.spec, "bsp", 3, 30, True)
+
+    def stop(self, request: StopRequest) -> StopReply:
+        self.seen.append(request)
+        return StopReply(30)
 
 
 @dataclass

@@ -17,9 +17,9 @@ import numpy as np
 from hybridsync.core.errors import HybridSyncError
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Push
+from hybridsync.transport.connected_links import ConnectedParameters
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.shared_memory.connection import Connection
-from hybridsync.transport.shared_memory.links import SharedParameters
 
 
 def say(**words: Any) -> None:
@@ -29,7 +29,7 @@ def say(**words: Any) -> None:
 def play(path: str, token: str, sizes: list[int], told: dict[str, Any]) -> None:
     contribution_bytes, parameters_bytes = sizes
     connection = Connection(path, token, "server 0", contribution_bytes=contribution_bytes)
-    link = SharedParameters(connection, parameters_bytes)
+    link = ConnectedParameters(connection, parameters_bytes)
     number, nonce, worker, unit = told["push"]
     snapshot_id, state_bytes = told["snapshot"]
     written = np.frombuffer(bytes.fromhex(told["contribution"]), np.uint8)

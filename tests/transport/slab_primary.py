@@ -21,11 +21,11 @@ from hybridsync.interfaces.messages import Push
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.partition import partition
 from hybridsync.server.publisher import ParameterPool
+from hybridsync.transport.connected_links import ConnectedParameters, ConnectedReader
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.link import Services
 from hybridsync.transport.packed_link import PackedLink
 from hybridsync.transport.shared_memory.connection import Connection
-from hybridsync.transport.shared_memory.links import SharedParameters, SharedReader
 from hybridsync.transport.shared_memory.service import SlabService
 from hybridsync.transport.shared_memory.slabs import SlabMemory
 from tests.roles import Start, counts, gradient_of, phase_of, push_of, tally_programs
@@ -75,9 +75,9 @@ class SlabPrimary:
         self._closing.append(made.close)
         return made
 
-    def parameters(self, deadline_secs: float = SECS) -> SharedParameters:
+    def parameters(self, deadline_secs: float = SECS) -> ConnectedParameters:
         """Return a worker's link that carries buffers."""
-        return SharedParameters(self.connection(deadline_secs), self.parameters_bytes)
+        return ConnectedParameters(self.connection(deadline_secs), self.parameters_bytes)
 
     def link(self) -> PackedLink:
         """Return a worker's link that carries trees."""
@@ -90,8 +90,8 @@ class SlabPrimary:
         link.close()
         until(lambda: self.num_links() == before, "a closed link is kept")
 
-    def reader(self) -> SharedReader:
-        return SharedReader(self.connection())
+    def reader(self) -> ConnectedReader:
+        return ConnectedReader(self.connection())
 
     def push(self, *units: int, worker: int = 0) -> Push:
         return push_of(self.phase, *units, worker=worker)

@@ -14,9 +14,10 @@ from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc import snapshot_source as holder_module
-from hybridsync.transport.grpc.channels import FIRST_PAUSE_SECS, Channel, make_server, retrying, stub
+from hybridsync.transport.grpc.channels import FIRST_PAUSE_SECS, make_server, retrying, stub
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
 from hybridsync.transport.grpc.codec import encode
+from hybridsync.transport.grpc.dialling import Channel
 from hybridsync.transport.grpc.snapshot_source import SnapshotClient, SnapshotServicer
 from tests.transport.conftest import PHASE_ID, FakeChief, FakeServer, pattern
 
@@ -196,7 +197,9 @@ def test_a_used_port_is_refused() -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "10.0.0.1:4000", "example.com:80", ":0", "128.0.0.1:0"])
 def test_an_address_that_others_can_reach_is_refused(address: str) -> None:
-    with pytest.raises(AddressError, match="TLS does not exist yet"):
+    with pytest.raises(
+        AddressError, match=r"will not serve on .* without certificates: .* make some with hybridsync certs, or use 127"
+    ):
         make_server([], address)
 
 

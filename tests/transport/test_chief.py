@@ -7,6 +7,7 @@ import pytest
 
 from hybridsync.core.errors import SchemaMismatch, StaleIncarnation
 from hybridsync.core.plan import NO_PHASE
+from hybridsync.interfaces.commands import StopReply, StopRequest, SwitchReply, SwitchRequest
 from hybridsync.interfaces.messages import (
     AppliedUnit,
     GroupReply,
@@ -21,7 +22,7 @@ from hybridsync.interfaces.messages import (
 )
 from hybridsync.interfaces.reports import Report, ReportReply, Span
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
-from tests.transport.conftest import HELD, PHASE, PHASE_ID, UPDATE, FakeChief
+from tests.transport.conftest import HELD, PHASE, PHASE_ID, STATUS, UPDATE, FakeChief
 
 
 @pytest.fixture
@@ -58,6 +59,11 @@ def test_every_call_reaches_the_chief_and_brings_its_answer(client: ChiefClient,
     group_round = GroupRequest(2, 6, PHASE_ID, 4, (AppliedUnit(3, 6),), ((9, "non_finite"),), last=True)
     assert client.join_group(group_round) == GroupReply((0, 2), (), 7, 30, True, True, ((0, 30),), ((4, 5),), (UPDATE,))
     assert client.report(report) == ReportReply(PHASE_ID, revoked=True)
+    assert client.status() == STATUS
+    assert client.switch(SwitchRequest("ssp", "why")) == SwitchReply("ssp", "bsp", 3, 30, True)
+    assert client.stop(StopRequest("lunch")) == StopReply(30)
+    assert chief.seen[-3:] == ["status", SwitchRequest("ssp", "why"), StopRequest("lunch")]
+    del chief.seen[-3:]
     client.role_started(event)
     client.role_lost(event)
     client.preempt()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hybridsync.core.errors import SchemaMismatch
 from hybridsync.core.plan import PhaseId
-from hybridsync.interfaces import messages, reports
+from hybridsync.interfaces import agents, messages, reports
 from hybridsync.interfaces.phase import Phase
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.codec import decode, encode, parse
@@ -20,6 +20,7 @@ MESSAGES = [
     Phase,
     *(kind for _, kind in inspect.getmembers(messages, dataclasses.is_dataclass) if kind is not Phase),
     *(kind for _, kind in inspect.getmembers(reports, dataclasses.is_dataclass)),
+    *(kind for _, kind in inspect.getmembers(agents, dataclasses.is_dataclass)),
     messages.Push,
     messages.PushReply,
     messages.AppliedUnit,

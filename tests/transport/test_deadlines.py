@@ -11,18 +11,30 @@ import pytest
 
 from hybridsync.chief.service import POLL_SECS
 from hybridsync.core.deadlines import UPDATES_SECS, UPLOAD_SECS, snapshot_secs, transfer_secs
+from hybridsync.interfaces.agents import MOST_POLL_SECS, AgentHello, AgentReport
+from hybridsync.interfaces.commands import StopRequest, SwitchRequest
 from hybridsync.interfaces.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, Push, RoleEvent
 from hybridsync.interfaces.reports import Report
 from hybridsync.runtime.heartbeat import CHIEF_SECS
+from hybridsync.runtime.running_run import ANSWER_SECS
 from hybridsync.runtime.worker_main import REPORT_SECS
 from hybridsync.server.primary import HELD_SECS
 from hybridsync.server.shard_state import RELEASE_SECS
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.snapshot import SnapshotBuffer
-from hybridsync.transport.grpc import channels, chief, optimizer_state, parameter_server, shard, snapshot_source
+from hybridsync.transport.grpc import (
+    channels,
+    chief,
+    optimizer_state,
+    parameter_server,
+    shard,
+    snapshot_source,
+)
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
+from hybridsync.transport.grpc.bulk_link import BulkLinkClient
 from hybridsync.transport.grpc.channels import CALL_SECS
 from hybridsync.transport.grpc.chief import ChiefClient
+from hybridsync.transport.grpc.head import HeadClient
 from hybridsync.transport.grpc.optimizer_state import OptimizerClient
 from hybridsync.transport.grpc.parameter_server import BUFFER_SECS, ParameterClient
 from hybridsync.transport.grpc.shard import ShardClient
@@ -87,6 +99,9 @@ def store() -> ShardClient:
 WHOLE = np.lib.stride_tricks.as_strided(BUFFER, (STATE_BYTES,), (0,))
 """A buffer of the state's size that takes no memory: nothing is read into it."""
 
+POLL = AgentReport(1, "", 0, (), 0, MOST_POLL_SECS)
+AGENT = AgentHello("node1", 1, "10.0.0.2", 1, "", "", "")
+
 PAIRS = [
     Pair("Chief.Register", lambda: of_chief(CHIEF_SECS).register(Hello("worker", 0, 1, "", "", "", "")), 0.0),
     Pair("Chief.NextPhase", lambda: of_chief(CHIEF_SECS).next_phase(PhaseRequest(0, 1, PHASE_ID, None)), POLL_SECS),
@@ -96,6 +111,15 @@ PAIRS = [
     Pair("Chief.RoleStarted", lambda: of_chief(5.0).role_started(EVENT), 0.0),
     Pair("Chief.RoleLost", lambda: of_chief(5.0).role_lost(EVENT), 0.0),
     Pair("Chief.Preempt", lambda: of_chief(5.0).preempt(), 0.0),
+    Pair("Chief.Status", lambda: of_chief(ANSWER_SECS).status(), 0.0),
+    Pair("Chief.Switch", lambda: of_chief(ANSWER_SECS).switch(SwitchRequest("asp")), 0.0),
+    Pair("Chief.Stop", lambda: of_chief(ANSWER_SECS).stop(StopRequest()), 0.0),
+    Pair("Head.Attach", lambda: HeadClient(NOWHERE).attach(AGENT), 0.0),
+    Pair(
+        "Head.Exchange",
+        lambda: HeadClient(NOWHERE).exchange(AgentReport(1, "", 0, (), 0, MOST_POLL_SECS)),
+        MOST_POLL_SECS,
+    ),
     Pair("PhaseServer.Enter", lambda: parameters().enter(PHASE), TRANSFER_SECS),
     Pair("PhaseServer.Fence", lambda: parameters().fence(PHASE_ID, 0, 1), 0.0),
     Pair("SnapshotSource.Read", lambda: SnapshotClient(NOWHERE).read(1, WHOLE), 0.0),
@@ -116,6 +140,7 @@ PAIRS = [
     Pair("Shard.Forget", lambda: store().forget(PHASE_ID, 0, 1), 0.0),
     Pair("Shard.SnapshotPart", lambda: store().snapshot_part(PHASE_ID, 1, final=True), TRANSFER_SECS),
     Pair("OptimizerState.Download", lambda: OptimizerClient(NOWHERE, 8).download_opt_state(PUSH), 0.0),
+    Pair("BulkLink.Open", lambda: BulkLinkClient(NOWHERE, "a role").open(2), 0.0),
     Pair("OptimizerState.Upload", lambda: OptimizerClient(NOWHERE, 8).upload_opt_state(PUSH, BUFFER), 0.0),
 ]
 

@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from hybridsync.core.errors import RoleLost
-from hybridsync.transport.grpc.channels import Channel
+from hybridsync.transport.grpc.dialling import Channel
 from hybridsync.transport.grpc.exchange import Exchange
 
 

@@ -27,9 +27,9 @@ from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.snapshot import SnapshotBuffer
 from hybridsync.training.state import initial_state
+from hybridsync.transport.directory import Readers
 from hybridsync.transport.grpc.parameter_server import ParameterClient, PhaseServicer
 from hybridsync.transport.grpc.snapshot_source import SnapshotClient, SnapshotServicer
-from hybridsync.transport.readers import Readers
 from tests.roles import phase_of
 from tests.tasks import plain_sgd, programs_of, tally_task
 from tests.transport.relay import Relay
@@ -77,7 +77,7 @@ class _Holder:
 def test_a_hand_over_that_takes_longer_than_the_lease_costs_no_server(
     serve: Callable[..., str], closing: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hybridsync.chief.run_membership.SERVER_LEASE_SECS", LEASE_SECS)
+    monkeypatch.setattr("hybridsync.chief.membership.SERVER_LEASE_SECS", LEASE_SECS)
     monkeypatch.setattr(entering_module, "SAY_SECS", 0.2)
     served = ServedPrimary(serve, closing)
     evicted: list[Any] = []
@@ -96,7 +96,7 @@ def test_a_hand_over_that_takes_longer_than_the_lease_costs_no_server(
         heartbeat = threads.submit(beat)
         try:
             servers = {served.address: served.client}
-            entering = ServerEntry(chief.control, SYSTEM_CLOCK, chief.control.expire, notes.append)
+            entering = ServerEntry(chief.control, SYSTEM_CLOCK, chief.control.members.expire, notes.append)
             entering.enter(served.phase, servers, served.num_bytes)
         finally:
             over.set()

@@ -10,8 +10,8 @@ import pytest
 from hybridsync.core.errors import RoleLost, SchemaMismatch, StalePhase
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Snapshot
+from hybridsync.transport.directory import Readers
 from hybridsync.transport.grpc.snapshot_source import STATE_BYTES, SnapshotClient, SnapshotServicer
-from hybridsync.transport.readers import Readers
 from tests.transport.conftest import HELD, PHASE_ID, FakeServer, LentView, pattern
 
 NUM_BYTES = 3 * (1 << 20) + 5

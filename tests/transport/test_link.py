@@ -6,6 +6,7 @@ import functools
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from hybridsync.core.addresses import at_socket
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError, RoleLost, SchemaMismatch, StalePhase
 from hybridsync.core.plan import NO_PHASE
-from hybridsync.interfaces.messages import Snapshot
+from hybridsync.interfaces.messages import Push, PushReply, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
 from hybridsync.server.partition import partition
@@ -34,7 +35,9 @@ from hybridsync.transport.grpc.transport import GrpcTransport
 from hybridsync.transport.inprocess import InProcessTransport
 from hybridsync.transport.link import Services, Serving, Transport
 from hybridsync.transport.shared_memory.transport import SharedMemoryTransport
+from hybridsync.transport.tcp.transport import TcpTransport
 from tests.roles import counts, gradient_of, hello, phase_of, push_of, tally_programs, tally_state
+from tests.transport.certified import CertifiedTransport
 from tests.transport.conftest import FakeChief
 from tests.transport.copying import CopyingTransport
 
@@ -60,7 +63,10 @@ class Kind(NamedTuple):
 KINDS = {
     "grpc": Kind(GrpcTransport, 2, True, lambda folder, name: "127.0.0.1:0"),
     "shm": Kind(SharedMemoryTransport, 2, True, lambda folder, name: at_socket(folder / name.replace(" ", "-"))),
+    "tcp": Kind(TcpTransport, 2, True, lambda folder, name: at_socket(folder / name.replace(" ", "-"))),
     "threads": Kind(InProcessTransport, 1, False, lambda folder, name: name),
+    "grpc over TLS": Kind(lambda: CertifiedTransport(GrpcTransport), 2, True, lambda folder, name: "127.0.0.1:0"),
+    "tcp beside TLS": Kind(lambda: CertifiedTransport(TcpTransport), 2, True, lambda folder, name: "127.0.0.1:0"),
     "copying": Kind(CopyingTransport, 2, True, lambda folder, name: name),
 }
 """A new transport is tested by a line here."""
@@ -176,6 +182,33 @@ def test_a_worker_pulls_and_pushes_trees(job: Job) -> None:
     assert job.failures == []
 
 
+def test_a_worker_pulls_over_one_link_while_its_push_over_another_is_held_and_brings_no_parameters(job: Job) -> None:
+    snapshot, _ = job.captured(job.phase)
+    servers = tuple(job.servers)
+    phase = phase_of(2, "psplus(staleness=0)", members=(0, 1), snapshot=snapshot, source=servers[0], servers=servers)
+    job.enter(phase)
+    links = [job.transport.link(phase.servers, job.parts) for _ in range(3)]
+    pulling, pushing, other = links
+
+    def push(unit: int, worker: int) -> Push:
+        return push_of(phase, unit, worker=worker)._replace(push_only=True)
+
+    for worker, link in ((0, pulling), (1, other)):
+        link.pull(push_of(phase, worker=worker))
+    with ThreadPoolExecutor(1) as threads:
+        held = threads.submit(pushing.push, push(1, 0), gradient_of(1))
+        while (reply := pulling.pull(push_of(phase))[0]).sequence == 0:
+            assert not held.done(), held.result()
+        assert (reply.own, reply.fastest) == (1, 1) and not held.done()
+        assert other.push(push(2, 1), gradient_of(2)).own == 1
+        answer = held.result(SECS)
+    assert isinstance(answer, PushReply) and (answer.own, answer.dropped) == (1, "")
+    assert tally(pulling.pull(push_of(phase))[1])[0] == 0
+    for link in links:
+        link.close()
+    assert job.failures == []
+
+
 def test_what_a_worker_is_refused_it_hears_by_name(job: Job) -> None:
     link = job.transport.link(job.phase.servers, job.parts)
     link.pull(push_of(job.phase))
@@ -204,7 +237,7 @@ def test_the_chief_is_asked_and_answers(job: Job) -> None:
     chief = job.transport.chief(job.chief, SECS)
     assert chief.register(hello(1, schema="same")).lease_secs == 3.0
     with pytest.raises(SchemaMismatch, match="worker 2 has schema other"):
-        chief.register(hello(2, schema="other"))
+        chief.register(hello(1, schema="other"))
 
 
 def test_who_has_stopped_is_not_reached(job: Job) -> None:

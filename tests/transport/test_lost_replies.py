@@ -14,8 +14,9 @@ from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import Answer, ParameterPort
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.publisher import ParameterPool
-from hybridsync.storage.apply_log import Entry, NullApplyLog
-from hybridsync.transport.grpc import channels
+from hybridsync.storage.apply_log import NullApplyLog
+from hybridsync.storage.apply_log_entries import Entry
+from hybridsync.transport.grpc import dialling
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer
 from tests.roles import Start, gradient_of, phase_of, push_of, tally_programs
 from tests.transport.relay import Relay
@@ -122,8 +123,8 @@ def test_a_push_whose_reply_was_lost_with_its_connection_is_applied_once(served:
 @pytest.fixture
 def impatient(monkeypatch) -> None:
     """Let channels wait for a ping's answer for a second only."""
-    options = dict(channels._CHANNEL_OPTIONS) | {"grpc.http2.ping_timeout_ms": 1000}
-    monkeypatch.setattr(channels, "_CHANNEL_OPTIONS", list(options.items()))
+    options = dict(dialling._CHANNEL_OPTIONS) | {"grpc.http2.ping_timeout_ms": 1000}
+    monkeypatch.setattr(dialling, "_CHANNEL_OPTIONS", list(options.items()))
 
 
 def test_a_push_whose_reply_never_comes_over_a_silent_connection_is_asked_for_again(

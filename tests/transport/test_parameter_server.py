@@ -12,8 +12,9 @@ from hybridsync.emulation.link_delays import DelayedPort, Pacing
 from hybridsync.emulation.link_model import Wire
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.channels import Channel, retrying, stub
+from hybridsync.transport.grpc.channels import retrying, stub
 from hybridsync.transport.grpc.codec import encode
+from hybridsync.transport.grpc.dialling import Channel
 from hybridsync.transport.grpc.frames import send
 from hybridsync.transport.grpc.parameter_server import SMALL_BYTES, ParameterClient, ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.snapshot_source import SnapshotServicer

@@ -25,10 +25,10 @@ from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.base import ServerRule
 from hybridsync.server import primary as primary_module
 from hybridsync.training.snapshot import SnapshotBuffer
+from hybridsync.transport import connected_links as connection_module
+from hybridsync.transport.connected_links import ConnectedParameters
 from hybridsync.transport.link import Services
-from hybridsync.transport.shared_memory import connection as connection_module
 from hybridsync.transport.shared_memory.connection import Connection
-from hybridsync.transport.shared_memory.links import SharedParameters
 from hybridsync.transport.shared_memory.service import SlabService
 from hybridsync.transport.shared_memory.slabs import SlabMemory
 from tests.roles import gradient_of, push_of, tally_programs, tally_state
@@ -64,9 +64,14 @@ def served(folder: Path, request: pytest.FixtureRequest) -> Iterator[SlabPrimary
 held = pytest.mark.parametrize("served", ["intwos"], indirect=True)
 
 
-def push(served: SlabPrimary, link: SharedParameters, unit: int, worker: int = 0) -> tuple[PushReply, np.ndarray]:
+def push(served: SlabPrimary, link: ConnectedParameters, unit: int, worker: int = 0) -> tuple[PushReply, np.ndarray]:
     link.contribution[:] = packed(unit)
     return link.push_pull(served.push(unit, worker=worker))
+
+
+def connection_of(link: ConnectedParameters) -> Connection:
+    assert isinstance(link._connection, Connection)
+    return link._connection
 
 
 # --- who still reads a slab ---
@@ -113,7 +118,7 @@ def test_a_call_that_lends_nothing_sends_no_memory_along(served: SlabPrimary) ->
     second.pull(served.push(worker=1))  # the second slab
     second.idle(served.push(worker=1))
     second.ready(served.push(1, worker=1))
-    assert len(second._connection._slabs) == 1
+    assert len(connection_of(second)._slabs) == 1
     for unit in range(1, 6):  # all slabs come by
         assert tallied(push(served, second, unit, worker=1)[1]) == only(*range(unit + 1))
 
@@ -122,7 +127,7 @@ def test_a_slab_s_file_is_sent_once_on_a_connection(served: SlabPrimary) -> None
     link = served.parameters()
     for unit in range(20):
         push(served, link, unit)
-    assert len(link._connection._slabs) <= 3
+    assert len(connection_of(link)._slabs) <= 3
 
 
 # --- pushes ---
@@ -186,9 +191,9 @@ def test_a_defect_of_the_server_is_named_and_the_caller_is_served_on(
 # --- lost connections to a role that lives ---
 
 
-def cut(link: SharedParameters) -> None:
+def cut(link: ConnectedParameters) -> None:
     """Lose a connection, as neither end means to."""
-    lost = link._connection._socket
+    lost = connection_of(link)._socket
     assert lost is not None
     lost.shutdown(socket.SHUT_RDWR)
 
@@ -207,7 +212,7 @@ def test_a_push_is_made_again_on_a_new_connection_and_its_contribution_is_carrie
 def test_a_push_whose_answer_is_lost_is_not_applied_again(served: SlabPrimary) -> None:
     link = served.parameters()
     link.contribution[:] = packed(2)
-    request_sent = link._connection._socket
+    request_sent = connection_of(link)._socket
     assert request_sent is not None
 
     class Deaf(socket.socket):
@@ -219,7 +224,7 @@ def test_a_push_whose_answer_is_lost_is_not_applied_again(served: SlabPrimary) -
             self.shutdown(socket.SHUT_RDWR)
             return sent
 
-    link._connection._socket = Deaf(fileno=request_sent.detach())
+    connection_of(link)._socket = Deaf(fileno=request_sent.detach())
     reply, parameters = link.push_pull(served.push(2))
     assert reply.duplicate and tallied(parameters) == only(2)
     assert served.applied() == only(2)
@@ -333,7 +338,7 @@ def test_a_server_without_leaves_and_replies_of_zeros_alone(folder: Path) -> Non
     holder: SnapshotBuffer = SnapshotBuffer(tally_programs().state_layout, memory.allocate)
     services = Services(holder=holder, parameters=port)  # pyright: ignore[reportArgumentType]
     service = SlabService(services, memory, str(folder / "empty"), TOKEN, 4)
-    link = SharedParameters(Connection(str(folder / "empty"), TOKEN, "server 0"), 0)
+    link = ConnectedParameters(Connection(str(folder / "empty"), TOKEN, "server 0"), 0)
     caller = Push(NO_PHASE, 0, 0, (), 0)
     for _ in range(3):
         link.idle(caller)

@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from hybridsync.core.clock import pause
 from hybridsync.core.errors import HybridSyncError, SchemaMismatch, Unauthenticated, WaitTimeout
+from hybridsync.transport.connected_links import ConnectedParameters
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.codec import encode
+from hybridsync.transport.link_session import MOST_BYTES
 from hybridsync.transport.shared_memory import service as service_module
 from hybridsync.transport.shared_memory import slabs
 from hybridsync.transport.shared_memory.connection import Connection
-from hybridsync.transport.shared_memory.links import SharedParameters
-from hybridsync.transport.shared_memory.service import MOST_BYTES
 from tests.transport.slab_primary import SECS, TOKEN, SlabPrimary, ask, only, packed, tallied, until
 
 
@@ -131,7 +132,7 @@ def test_who_does_not_show_the_run_s_token_first_is_not_answered(served: SlabPri
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 assert caller.send(request(served, "pull")) and caller.recv(1) == b"", "the token comes too late"
         until(lambda: served.num_links() == 1, "a stranger keeps its place")
-    stranger = SharedParameters(Connection(served.path, token, "server 0"), served.parameters_bytes)
+    stranger = ConnectedParameters(Connection(served.path, token, "server 0"), served.parameters_bytes)
     with pytest.raises(Unauthenticated, match="is this the address of another run"):
         stranger.pull(served.push())
     stranger.close()
@@ -185,6 +186,22 @@ def test_more_links_than_there_are_places_for_are_refused_by_name(served: SlabPr
     until(lambda: served.num_links() == 3, "a closed link keeps its place")
     assert tallied(links[3].pull(served.push())[1]) == only()
     for link in links:
+        link.close()
+
+
+def test_a_caller_gets_the_place_of_one_that_has_ended_and_whose_thread_has_not(
+    served: SlabPrimary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = service_module.Session.close
+
+    def close_late(session: service_module.Session) -> None:
+        pause(0.2)
+        close(session)
+
+    monkeypatch.setattr(service_module.Session, "close", close_late)
+    for _ in range(5):
+        link = served.parameters()
+        assert tallied(link.pull(served.push())[1]) == only()
         link.close()
 
 

@@ -19,9 +19,9 @@ from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import AddressError, RoleLost, WaitTimeout
 from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import Push
-from hybridsync.transport.shared_memory import connection as connection_module
+from hybridsync.transport import connected_links as connection_module
+from hybridsync.transport.connected_links import ConnectedParameters
 from hybridsync.transport.shared_memory.connection import Connection
-from hybridsync.transport.shared_memory.links import SharedParameters
 from hybridsync.transport.shared_memory.service import SlabService
 from tests.transport.slab_primary import ROOT, SECS, TOKEN, SlabPrimary
 from tests.transport.slab_role import NUM_BYTES
@@ -38,7 +38,7 @@ class Role:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._links: list[SharedParameters] = []
+        self._links: list[ConnectedParameters] = []
         self.process = self.start()
 
     def start(self) -> subprocess.Popen[str]:
@@ -54,8 +54,8 @@ class Role:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
-    def link(self, deadline_secs: float = 60.0) -> SharedParameters:
-        made = SharedParameters(Connection(self.path, TOKEN, "server 0", deadline_secs, NUM_BYTES), NUM_BYTES)
+    def link(self, deadline_secs: float = 60.0) -> ConnectedParameters:
+        made = ConnectedParameters(Connection(self.path, TOKEN, "server 0", deadline_secs, NUM_BYTES), NUM_BYTES)
         self._links.append(made)
         return made
 
@@ -139,7 +139,7 @@ def test_a_role_that_stands_still_is_waited_for_until_the_deadline(role: Role, s
 @pytest.mark.usefixtures("hasty")
 def test_a_role_that_is_not_there_is_named(path: str) -> None:
     with pytest.raises(RoleLost, match=r"could not be reached for contribution within 0\.3 s \(No such file"):
-        SharedParameters(Connection(path, TOKEN, "server 0", 60.0, NUM_BYTES), NUM_BYTES).push_pull(PUSH)
+        ConnectedParameters(Connection(path, TOKEN, "server 0", 60.0, NUM_BYTES), NUM_BYTES).push_pull(PUSH)
 
 
 def test_a_service_that_stops_ends_the_calls_under_way_and_waits_for_them(
@@ -221,7 +221,7 @@ def test_a_link_that_is_closed_while_it_connects_waits_no_longer(
     path: str, threads: ThreadPoolExecutor, prepare: Callable[[str], Callable[[], None]]
 ) -> None:
     done = prepare(path)
-    link = SharedParameters(Connection(path, TOKEN, "server 0", 60.0, NUM_BYTES), NUM_BYTES)
+    link = ConnectedParameters(Connection(path, TOKEN, "server 0", 60.0, NUM_BYTES), NUM_BYTES)
     waiting = threads.submit(link.pull, CALLER)
     pause(0.05)
     began = SYSTEM_CLOCK.monotonic()
@@ -233,7 +233,7 @@ def test_a_link_that_is_closed_while_it_connects_waits_no_longer(
 
 @pytest.mark.usefixtures("hasty")
 def test_a_role_before_which_many_wait_is_out_of_reach_and_no_deadline_has_passed(path: str, full: Full) -> None:
-    link = SharedParameters(Connection(path, TOKEN, "server 0", 60.0, NUM_BYTES), NUM_BYTES)
+    link = ConnectedParameters(Connection(path, TOKEN, "server 0", 60.0, NUM_BYTES), NUM_BYTES)
     with pytest.raises(RoleLost, match=r"could not be reached for pull within 0\.3 s \(too many wait"):
         link.pull(CALLER)
 

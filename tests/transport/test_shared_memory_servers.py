@@ -17,6 +17,7 @@ from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import RoleLost, SchemaMismatch, StaleIncarnation, WaitTimeout
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.ports import BufferView
+from hybridsync.security.keyring import Keyring
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import ParameterPool
@@ -25,10 +26,10 @@ from hybridsync.server.secondary import Store
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.snapshot import SnapshotBuffer
+from hybridsync.transport import link_session as service_module
+from hybridsync.transport.connected_links import ConnectedBlocks
 from hybridsync.transport.link import Services, Serving
-from hybridsync.transport.shared_memory import service as service_module
 from hybridsync.transport.shared_memory.connection import Connection
-from hybridsync.transport.shared_memory.links import SharedBlocks
 from hybridsync.transport.shared_memory.service import SlabService
 from hybridsync.transport.shared_memory.slabs import SlabMemory
 from hybridsync.transport.shared_memory.transport import SharedMemoryTransport
@@ -97,7 +98,7 @@ class Served:
         )
         self.service = SlabService(services, self.memory, str(folder / "store"), TOKEN, most=4)
         self.connection = Connection(str(folder / "store"), TOKEN, "server 1", SECS, num_bytes)
-        self.link = SharedBlocks(self.connection, num_bytes)
+        self.link = ConnectedBlocks(self.connection, num_bytes)
 
     def stage(self, block: np.ndarray, push: Push = PUSH) -> str:
         self.link.contribution[:] = block
@@ -161,7 +162,7 @@ def test_parameters_are_lent_until_the_next_are_asked_for_and_given_back_once(se
 
 
 def test_parameters_of_another_size_are_refused_and_given_back(served: Served) -> None:
-    small = SharedBlocks(served.connection, 5)
+    small = ConnectedBlocks(served.connection, 5)
     with pytest.raises(SchemaMismatch, match="has 5 bytes where 80000 are expected"):
         small.pull_at(PUSH)
     served.link.pull_at(PUSH)
@@ -186,7 +187,7 @@ class SharedCluster(Cluster):
 
     def __init__(self, made: Programs, num_servers: int, folder: Path) -> None:
         super().__init__(made, num_servers)
-        self.transport, self.serving = SharedMemoryTransport(TOKEN), list[Serving]()
+        self.transport, self.serving = SharedMemoryTransport(Keyring(TOKEN)), list[Serving]()
         self._links: list[ServerLink] = []
         self.folder, allocate, state_bytes = folder, self.transport.allocate, made.state_layout.nbytes
         pool = ParameterPool(self.parts[0].programs.parameters_layout, allocate)

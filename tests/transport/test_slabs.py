@@ -148,3 +148,15 @@ def test_the_limits_of_this_process_are_named() -> None:
     finally:
         for each in taken:
             os.close(each)
+
+
+def test_the_files_of_memory_that_nobody_has_any_more_are_closed_and_what_is_mapped_stays() -> None:
+    memory = SlabMemory()
+    buffer = memory.allocate(4096)
+    file = memory.file(memory.number_of(buffer))
+    buffer[:] = 7
+    del memory
+    gc.collect()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(file)
+    assert (buffer == 7).all()

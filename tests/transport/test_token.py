@@ -14,6 +14,7 @@ import pytest
 
 from hybridsync.core.addresses import MAX_SOCKET_PATH, at_socket
 from hybridsync.core.errors import AddressError, Unauthenticated
+from hybridsync.security.keyring import Keyring
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
@@ -37,7 +38,7 @@ def private() -> Iterator[Path]:
 
 @pytest.fixture
 def role(private: Path) -> Iterator[str]:
-    serving = GrpcTransport(TOKEN).serve(_services(), at_socket(private / "role"), calls=8)
+    serving = GrpcTransport(Keyring(TOKEN)).serve(_services(), at_socket(private / "role"), calls=8)
     yield serving.address
     serving.stop(wait_secs=SECS)
 
@@ -74,7 +75,7 @@ def test_no_method_answers_a_call_without_the_token_and_none_reads_what_it_says(
 
 
 def test_a_client_of_another_run_is_told_so_at_once(role: str, closing: Callable[[Any], Any]) -> None:
-    for client in (ChiefClient(role, SECS), ChiefClient(role, SECS, "0" * 64)):
+    for client in (ChiefClient(role, SECS), ChiefClient(role, SECS, Keyring("0" * 64))):
         with pytest.raises(Unauthenticated, match=NOT_SHOWN):
             closing(client).register(hello(0, schema="same"))
     with pytest.raises(Unauthenticated, match=NOT_SHOWN):
@@ -82,7 +83,7 @@ def test_a_client_of_another_run_is_told_so_at_once(role: str, closing: Callable
 
 
 def test_a_call_with_the_token_is_answered(role: str, closing: Callable[[Any], Any]) -> None:
-    welcome = closing(ChiefClient(role, SECS, TOKEN)).register(hello(0, schema="same"))
+    welcome = closing(ChiefClient(role, SECS, Keyring(TOKEN))).register(hello(0, schema="same"))
     assert welcome == FakeChief().register(hello(0, schema="same"))
 
 
@@ -114,6 +115,6 @@ def test_a_role_takes_the_place_of_one_that_has_died(private: Path, closing: Cal
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(path))
     assert path.is_socket(), "a killed process leaves its socket behind"
-    serving = GrpcTransport(TOKEN).serve(_services(), at_socket(path), calls=4)
-    closing(ChiefClient(serving.address, SECS, TOKEN)).register(hello(0, schema="same"))
+    serving = GrpcTransport(Keyring(TOKEN)).serve(_services(), at_socket(path), calls=4)
+    closing(ChiefClient(serving.address, SECS, Keyring(TOKEN))).register(hello(0, schema="same"))
     serving.stop(wait_secs=SECS)

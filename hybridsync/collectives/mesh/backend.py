@@ -6,12 +6,35 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hybridsync.collectives.backend import Collectives, Place, Service
+from hybridsync.collectives.backend import NO_GROUP, Collectives, Communicator, Membership, Place, Service
 from hybridsync.collectives.device_choice import NUM_DEVICES
-from hybridsync.collectives.mesh.process_group import ProcessGroup, start_service
+from hybridsync.collectives.mesh.process_group import ProcessGroup, start_service, stay_apart
+from hybridsync.core.errors import HybridSyncError
 
 if TYPE_CHECKING:
     from hybridsync.training.compiled_programs import Programs
+
+
+class NoCollectives:
+    """Has nobody to sum with: for a phase that needs others the chief has every worker start again, in a group.
+
+    Args:
+      worker: number of this worker.
+    """
+
+    def __init__(self, worker: int) -> None:
+        self._worker = worker
+
+    def prepare(self, *, sums: bool, groups: bool) -> None:
+        """See `Collectives.prepare`."""
+
+    def communicator(self, phase: Membership) -> Communicator:
+        """Refuse (see `Collectives.communicator`).
+
+        Raises:
+          HybridSyncError: always.
+        """
+        raise HybridSyncError(f"worker {self._worker} is to sum in phase {phase.id}, and has joined no process group")
 
 
 class MeshBackend:
@@ -25,6 +48,9 @@ class MeshBackend:
 
     def join(self, place: Place) -> Callable[[Programs], Collectives]:
         """Join the process group (see `Backend.join`)."""
+        if place.address == NO_GROUP:
+            stay_apart(place.worker, place.num_devices)
+            return lambda programs: NoCollectives(place.worker)
         process_group = ProcessGroup.join(
             place.address,
             place.worker,

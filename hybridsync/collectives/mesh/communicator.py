@@ -15,6 +15,7 @@ from hybridsync.collectives.backend import Membership
 from hybridsync.collectives.mesh.flat_sum import MeshSum
 from hybridsync.collectives.mesh.process_group import CollectiveBroken, ProcessGroup
 from hybridsync.collectives.packing import FlatContributions, FlatParts
+from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import PhaseRevoked
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.training.averaging import Part
@@ -42,6 +43,10 @@ class MeshCommunicator:
       phase: whose members sum.
       flat: the run's packing of contributions, shared by all phases.
       flats: the run's packing of what groups average, shared by all phases.
+
+    Attributes:
+      met_at: the end of the last sum or mean, because gloo does not tell when the last member came (see
+        `Communicator.met_at`).
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class MeshCommunicator:
         self._broken = ""
         self._met: set[tuple[int, ...]] = set()
         self._compiled: OrderedDict[tuple[int, ...], MeshSum] = OrderedDict()
+        self.met_at = 0.0
 
     def enter(self) -> None:
         """Meet the others and prove the sum on known integers (see `Communicator.enter`)."""
@@ -65,6 +71,7 @@ class MeshCommunicator:
         """Deliver a contribution (see `Communicator.sum`)."""
         with _revoking():
             floats, ints = self._mesh(*self._flat.split(contribution))
+        self.met_at = SYSTEM_CLOCK.monotonic()
         return self._flat.join(floats, ints)
 
     def gather(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
@@ -92,6 +99,7 @@ class MeshCommunicator:
         finally:
             with self._lock:
                 self._current = None
+        self.met_at = SYSTEM_CLOCK.monotonic()
         return kind.join(total / np.float32(len(reply.members)), highest)
 
     def break_off(self, reason: str) -> None:
@@ -137,8 +145,8 @@ class MeshCollectives:
         self._process_group, self._state = process_group, programs.state
         self._flat, self._flats = FlatContributions(programs.contribution_layout), FlatParts(programs.state)
 
-    def compile(self, *, groups: bool) -> None:
-        """Compile for the first device choice: the members meet when a phase names it (see `Collectives.compile`)."""
+    def prepare(self, *, sums: bool, groups: bool) -> None:
+        """Compile for the first device choice: the members meet when a phase names it (see `Collectives.prepare`)."""
         process_group = self._process_group
         process_group.mesh(process_group.slots, 0).compile(self._flat.num_floats, self._flat.num_ints)
         if groups:

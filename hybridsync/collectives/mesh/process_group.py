@@ -178,18 +178,10 @@ class ProcessGroup:
         slots = slots or tuple(range(num_workers))
         place = slots.index(process_index)
         (state,) = _private("jax._src.distributed", "global_state")
-        bridge = "jax._src.xla_bridge"
-        has_backends, register, make_cpu = _private(
-            bridge, "backends_are_initialized", "register_backend_factory", "make_cpu_client"
-        )
+        register, make_cpu = _private("jax._src.xla_bridge", "register_backend_factory", "make_cpu_client")
         (make_collectives,) = _private("jaxlib._jax", "make_gloo_tcp_collectives")
-        if has_backends():
-            raise HybridSyncError(
-                f"worker {process_index} must join its process group before any other JAX call, but JAX has its "
-                "devices already; move array work out of module level"
-            )
+        _have_devices(process_index, num_devices)
         jax.config.update("jax_enable_recoverability", True)
-        jax.config.update("jax_num_cpu_devices", num_devices)
         client = _connect(address, process_index, place, slots, timeout_secs)
         state.coordinator_address, state.client = address, client
         state.process_id, state.num_processes = place, len(slots)
@@ -204,11 +196,7 @@ class ProcessGroup:
             raise _unsuited("the gloo collectives", f"they opened {sorted(opened)}, not one port")
         # The same factory with our collectives: jax's own would listen where the machine's name points to.
         register("cpu", functools.partial(make_cpu, made), priority=0, fail_quietly=False)
-        if (platform := jax.default_backend()) != "cpu":
-            raise ConfigError(
-                f"the process runtime joins workers over CPU devices, but worker {process_index} runs on "
-                f"{platform}; set JAX_PLATFORMS=cpu, or run with --runtime=inprocess"
-            )
+        _check_platform(process_index)
         # Read from here on only to let process 0 alone write the persistent compilation cache. Each worker
         # compiles for its own device, under its own key: without this all but one compile anew in each session.
         state.process_id = 0
@@ -427,3 +415,35 @@ def _unsuited(what: str, reason: str) -> HybridSyncError:
         f"jaxlib {version} does not offer {what} as the process runtime needs it ({reason}); HybridSync is "
         "tested with jax 0.10.2 and 0.12.0: install one of these, or run with --runtime=inprocess"
     )
+
+
+def stay_apart(process_index: int, num_devices: int) -> None:
+    """Take the devices that a member of a process group has, and join none: the same programs give the same bits.
+
+    Raises:
+      HybridSyncError: JAX was used before, or is not on CPU.
+    """
+    _have_devices(process_index, num_devices)
+    _check_platform(process_index)
+
+
+def _have_devices(process_index: int, num_devices: int) -> None:
+    import jax
+
+    (has_backends,) = _private("jax._src.xla_bridge", "backends_are_initialized")
+    if has_backends():
+        raise HybridSyncError(
+            f"worker {process_index} must join its process group before any other JAX call, but JAX has its "
+            "devices already; move array work out of module level"
+        )
+    jax.config.update("jax_num_cpu_devices", num_devices)
+
+
+def _check_platform(process_index: int) -> None:
+    import jax
+
+    if (platform := jax.default_backend()) != "cpu":
+        raise ConfigError(
+            f"the process runtime joins workers over CPU devices, but worker {process_index} runs on "
+            f"{platform}; set JAX_PLATFORMS=cpu, or run with --runtime=inprocess"
+        )

@@ -21,6 +21,7 @@ from hybridsync.collectives.shared_memory.result_buffers import ResultBuffers
 from hybridsync.collectives.shared_memory.rounds import CONTRIBUTED, COPIED, REDUCED, Rounds
 from hybridsync.collectives.shared_memory.service import Joined
 from hybridsync.collectives.shared_memory.slab import Area
+from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.training.averaging import Part
 from hybridsync.training.compiled_programs import Programs
@@ -73,8 +74,10 @@ class SharedMemoryCollectives:
         self.contributions = self._kind(FlatContributions(programs.contribution_layout))
         self.parts = {optimizer: self._kind(self.flats[optimizer].flat) for optimizer in (False, True)}
 
-    def compile(self, *, groups: bool) -> None:
-        """Compile what packs a group's parts; sums need no programs (see `Collectives.compile`)."""
+    def prepare(self, *, sums: bool, groups: bool) -> None:
+        """Take the memory of sums, and compile what packs a group's parts (see `Collectives.prepare`)."""
+        if sums:
+            self.contributions.area.reserve(self.own)
         if groups:
             self.flats.compile(self._state)
 
@@ -94,6 +97,9 @@ class SharedMemoryCommunicator:
     Args:
       shared: what all phases of this worker share.
       phase: whose members sum.
+
+    Attributes:
+      met_at: see `Communicator.met_at`.
     """
 
     def __init__(self, shared: SharedMemoryCollectives, phase: Membership) -> None:
@@ -102,6 +108,7 @@ class SharedMemoryCommunicator:
         words, bells = shared.joined.words, shared.joined.doorbells
         self._rounds = Rounds(words, bells, self._own, shared.slots.__getitem__, phase.id, self._members)
         self._num_rounds = 0
+        self.met_at = 0.0
 
     def enter(self) -> None:
         """Wait until all members are in the phase (see `Communicator.enter`)."""
@@ -164,6 +171,7 @@ class SharedMemoryCommunicator:
             write(area.contribution(self._own))
             rounds.reach(number, CONTRIBUTED, peers)
             rounds.await_peers(number, CONTRIBUTED, peers)
+            self.met_at = SYSTEM_CLOCK.monotonic()
             rounds.await_readers(number, peers)
             sources = [flat.parts(area.contribution(place)) for place in members]
             floats, ints = flat.parts(area.reduced(self._own))

@@ -1,13 +1,13 @@
-"""Channels, servers and calls: the one place that knows gRPC's settings, deadlines and retries."""
+"""Servers and calls: with `dialling`, the one place that knows gRPC's settings, deadlines and retries."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,19 +15,20 @@ import grpc
 
 from hybridsync.core.addresses import MAX_SOCKET_PATH, socket_path
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
-from hybridsync.core.errors import AddressError, HybridSyncError, RoleLost, WaitTimeout
+from hybridsync.core.errors import AddressError, Busy, HybridSyncError, RoleLost, WaitTimeout
+from hybridsync.security.authorization import RULES, Admit, admit_all
+from hybridsync.security.credentials import Credentials
+from hybridsync.security.identity import Identity
+from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
+from hybridsync.transport.grpc.callers import CallerCheck, caller_of, check_speaker
 from hybridsync.transport.grpc.codec import parse
-from hybridsync.transport.grpc.status import Guard, to_error
-from hybridsync.transport.grpc.token import TokenCheck, shown
+from hybridsync.transport.grpc.dialling import COMMON_OPTIONS, Channel
+from hybridsync.transport.grpc.handshakes import Handshakes
+from hybridsync.transport.grpc.status import Guard, is_busy, to_error
+from hybridsync.transport.grpc.token import TokenCheck
 
 T = TypeVar("T")
-
-MESSAGE_BYTES = 4 << 20
-"""Limit of one message, both ways: a chunk, or a small push; states go in chunks."""
-
-METADATA_BYTES = 64 << 10
-"""Limit of the metadata of one call: an error's text, percent-encoded."""
 
 CALL_SECS = 60.0
 """The deadline of a call behind which nothing as long as a transfer of the state is waited for."""
@@ -35,38 +36,19 @@ CALL_SECS = 60.0
 ANSWER_SECS = 15.0
 """Other deadlines are at least this much above what the callee may wait for, so that its named error arrives."""
 
+WAITING_CALLS = 64
+"""Calls that may wait for a thread of a role; one more is told to ask again, before its message is kept."""
+
+FIRST_MESSAGE_SECS = 10.0
+"""For the first message of a stream, which occupies a thread meanwhile; every caller has it at hand."""
+
 FIRST_PAUSE_SECS, LAST_PAUSE_SECS = 0.1, 1.0
 """The pause between two attempts doubles from the first to the last."""
 
-_COMMON_OPTIONS: list[tuple[str, Any]] = [
-    ("grpc.max_send_message_length", MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MESSAGE_BYTES),
-    ("grpc.max_metadata_size", METADATA_BYTES),
-    ("grpc.absolute_max_metadata_size", METADATA_BYTES),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.keepalive_permit_without_calls", 1),
-]
-
-# What the network drops is noticed within keepalive time + timeout, because the kernel misses its acknowledgements,
-# and is over one backoff after it heals. Where the other kernel goes on to acknowledge (a stopped process, a gateway
-# that swallows replies) only a ping tells, which gRPC awaits for a minute unless told otherwise: here for as long as a
-# server's lease, because a server that goes on within it costs nobody anything. A role that compiles on a shared
-# machine can starve for a second, hence the generous timeouts.
-_CHANNEL_OPTIONS = [
-    *_COMMON_OPTIONS,
-    ("grpc.keepalive_time_ms", 2000),
-    ("grpc.keepalive_timeout_ms", 2000),
-    ("grpc.http2.ping_timeout_ms", 15_000),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1000),  # this one is the time a connection attempt is given
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.enable_retries", 0),  # `call` retries
-    ("grpc.use_local_subchannel_pool", 1),  # two clients in one process do not share a connection
-]
-
 _SERVER_OPTIONS = [
-    *_COMMON_OPTIONS,
+    *COMMON_OPTIONS,
     ("grpc.so_reuseport", 0),
+    ("grpc.server_handshake_timeout_ms", 10_000),  # a connection that says nothing goes
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
     ("grpc.http2.max_ping_strikes", 0),  # a starved client sends its late pings close together
 ]
@@ -74,88 +56,83 @@ _SERVER_OPTIONS = [
 _LOOPBACK = "127.0.0.0/8, ::1 or localhost"
 
 
-def make_channel(address: str) -> grpc.Channel:
-    """Return a channel to an address, with this project's settings; it connects at the first call."""
-    return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
-
-
-class Channel:
-    """Connects to a role at the first call, and shows the run's token in each.
-
-    Args:
-      address: `host:port`, or `unix:` and the path of a socket.
-      token: of the run; "" for a role that asks for none.
-    """
-
-    def __init__(self, address: str, token: str = "") -> None:
-        self._channel = make_channel(address)
-        self._metadata = shown(token)
-
-    def unary_unary(self, *method: Any) -> Callable[..., Any]:
-        """Return the callable of a method (see `grpc.Channel.unary_unary`)."""
-        return partial(self._channel.unary_unary(*method), metadata=self._metadata)
-
-    def unary_stream(self, *method: Any) -> Callable[..., Any]:
-        """Return the callable of a method (see `grpc.Channel.unary_stream`)."""
-        return partial(self._channel.unary_stream(*method), metadata=self._metadata)
-
-    def stream_stream(self, *method: Any) -> Callable[..., Any]:
-        """Return the callable of a method (see `grpc.Channel.stream_stream`)."""
-        return partial(self._channel.stream_stream(*method), metadata=self._metadata)
-
-    def close(self) -> None:
-        """Close the channel; calls under way end, later ones are refused."""
-        self._channel.close()
-
-    def __enter__(self) -> Channel:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
 def make_server(
     handlers: Iterable[grpc.GenericRpcHandler],
     address: str = "127.0.0.1:0",
     max_workers: int = 32,
     interceptors: Sequence[grpc.ServerInterceptor] = (),
-    token: str = "",
+    keys: Keyring = NO_KEYS,
+    admit: Admit = admit_all,
 ) -> tuple[grpc.Server, str]:
     """Bind a server for several services; the caller starts and stops it.
 
     Args:
       handlers: the servicers.
-      address: `host:port` on the loopback interface, of which port 0 takes a free one; or `unix:` and the path of a
-        socket, in a folder that no other user can enter. A socket that nobody serves any more is replaced.
+      address: `host:port`, of which port 0 takes a free one, on the loopback interface where there are no
+        credentials; or `unix:` and the path of a socket, in a folder that no other user can enter. A socket that nobody
+        serves any more is replaced.
       max_workers: calls served at a time; a long poll or a held push occupies one for as long as it lasts, so
         allow three for each role that calls.
       interceptors: see each call before its handler.
-      token: of the run, which each call must show; "" asks for none.
+      keys: of this process. Each call must show their token, where they have one. Where they have credentials, it is
+        reached over TLS alone, by those whom the same authority has certified, each of whom may make the calls of its
+        role. Each new connection meets the newest ones.
+      admit: whom it may refuse, by the certificate (see `CallerCheck`); not asked without TLS.
 
     Returns:
       the server, not yet started, and the address it is bound to.
 
     Raises:
-      AddressError: the address is not on the loopback interface, is malformed, or in use; or its folder is open to
-        other users.
+      AddressError: the address is not on the loopback interface and there are no credentials, is malformed, or in
+        use; or its folder is open to other users.
     """
-    path = socket_path(address)
+    path, is_secured = socket_path(address), keys.credentials is not None
     if path is None:
-        _check_loopback(address)
+        _check_address(address, is_secured=is_secured)
     else:
         _check_private(path)
-    interceptors = (TokenCheck(token), *interceptors) if token else interceptors
+    checks = ([TokenCheck(keys)] if keys.token else []) + ([CallerCheck(admit)] if is_secured else [])
     pool = ThreadPoolExecutor(max_workers, thread_name_prefix="rpc")
-    server = grpc.server(pool, handlers=[*handlers], interceptors=[*interceptors], options=_SERVER_OPTIONS)
+    server = grpc.server(
+        pool,
+        handlers=[*handlers],
+        interceptors=[*checks, *interceptors],
+        options=_SERVER_OPTIONS,
+        maximum_concurrent_rpcs=max_workers + WAITING_CALLS,
+    )
     try:
-        port = server.add_insecure_port(address)
+        port = _add_port(server, address, keys)
     except RuntimeError as error:
         why = "the port is in use, or not free to take; choose another port, or 0" if path is None else str(error)
+        if is_secured:
+            why += "; or the certificate is damaged, or of another key"
         raise AddressError(f"cannot serve on {address}: {why}") from error
     return server, address if path else f"{address.rpartition(':')[0]}:{port}"
 
 
-def _check_loopback(address: str) -> None:
+def _add_port(server: grpc.Server, address: str, keys: Keyring) -> int:
+    met = keys.credentials
+    if met is None:
+        return server.add_insecure_port(address)
+
+    def newest() -> Any:  # a configuration, or None where the last one is the newest
+        nonlocal met
+        found = keys.credentials
+        if found is met or found is None:
+            return None
+        met = found
+        return _configuration(found)
+
+    proof = grpc.dynamic_ssl_server_credentials(_configuration(met), newest, require_client_authentication=True)
+    return server.add_secure_port(address, proof)
+
+
+def _configuration(credentials: Credentials) -> grpc.ServerCertificateConfiguration:
+    own = credentials.key.encode(), credentials.certificate.encode()
+    return grpc.ssl_server_certificate_configuration([own], credentials.authority.encode())
+
+
+def _check_address(address: str, *, is_secured: bool) -> None:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise AddressError(f"cannot serve on {address!r}: write host:port, for example 127.0.0.1:0")
@@ -164,8 +141,11 @@ def _check_loopback(address: str) -> None:
         local = name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         local = False
-    if not local:
-        raise AddressError(f"will not serve on {address!r}: TLS does not exist yet; use {_LOOPBACK}")
+    if not local and not is_secured:
+        raise AddressError(
+            f"will not serve on {address!r} without certificates: others could read and change what is sent; make some "
+            f"with hybridsync certs, or use {_LOOPBACK}"
+        )
 
 
 def _check_private(path: Path) -> None:
@@ -192,6 +172,8 @@ class Servicer(grpc.GenericRpcHandler):
       unary: for each method, protobuf request -> protobuf reply.
       streams: for each streaming method, (serialized request or iterator of them, context) -> iterator of
         serialized replies; they guard themselves.
+      with_caller: for each unary method that is told who calls, (protobuf request, holder of the caller's certificate,
+        None without TLS) -> protobuf reply.
     """
 
     def __init__(
@@ -199,16 +181,19 @@ class Servicer(grpc.GenericRpcHandler):
         name: str,
         unary: Mapping[str, Callable[[Any], Any]],
         streams: Mapping[str, Callable[[Any, grpc.ServicerContext], Any]] | None = None,
+        with_caller: Mapping[str, Callable[[Any, Identity | None], Any]] | None = None,
     ) -> None:
         methods = pb.DESCRIPTOR.services_by_name[name].methods_by_name
-        streams = streams or {}
-        assert {*unary, *streams} == {*methods}, f"{name} has other methods in hybridsync.proto"
+        streams, with_caller = streams or {}, with_caller or {}
+        assert {*unary, *streams, *with_caller} == {*methods}, f"{name} has other methods in hybridsync.proto"
         self._handlers: dict[str, Any] = {}
         for method in methods.values():
             if method.name in unary:
-                handler = grpc.unary_unary_rpc_method_handler(_guarded(method, unary[method.name]))
+                handler = grpc.unary_unary_rpc_method_handler(_guarded(method, _regardless(unary[method.name])))
+            elif method.name in with_caller:
+                handler = grpc.unary_unary_rpc_method_handler(_guarded(method, with_caller[method.name]))
             elif method.client_streaming:
-                handler = grpc.stream_stream_rpc_method_handler(streams[method.name])
+                handler = grpc.stream_stream_rpc_method_handler(_promptly(streams[method.name]))
             else:
                 handler = grpc.unary_stream_rpc_method_handler(streams[method.name])
             self._handlers[_path(method)] = handler
@@ -222,12 +207,47 @@ def _path(method: Any) -> str:
     return f"/{method.containing_service.full_name}/{method.name}"
 
 
-def _guarded(method: Any, behaviour: Callable[[Any], Any]) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+def _promptly(serve: Callable[[Any, grpc.ServicerContext], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
+    """Return a stream's behaviour that ends the call of a caller who says nothing."""
+
+    def served(stream: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+        return serve(_begun(stream, context), context)
+
+    return served
+
+
+def _begun(stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+    patience = threading.Timer(FIRST_MESSAGE_SECS, context.cancel)
+    patience.daemon = True
+    patience.start()
+    try:
+        first = next(stream, None)
+    finally:
+        patience.cancel()
+    if first is not None:
+        yield first
+        yield from stream
+
+
+def _regardless(behaviour: Callable[[Any], Any]) -> Callable[[Any, Identity | None], Any]:
+    """Return a behaviour that is told who calls, and makes no difference."""
+    return lambda request, caller: behaviour(request)
+
+
+def _guarded(
+    method: Any, behaviour: Callable[[Any, Identity | None], Any]
+) -> Callable[[bytes, grpc.ServicerContext], bytes]:
     request_type = getattr(pb, method.input_type.name)
+    name = f"{method.containing_service.name}/{method.name}"
+    rule = RULES.get(name)
+    names_sender = rule is not None and rule.names_sender
 
     def serve(data: bytes, context: grpc.ServicerContext) -> bytes:
         with Guard(context, method.full_name):
-            return behaviour(parse(request_type, data)).SerializeToString()
+            request, caller = parse(request_type, data), caller_of(context)
+            if names_sender:
+                check_speaker(caller, name, request)
+            return behaviour(request, caller).SerializeToString()
 
     return serve
 
@@ -265,7 +285,8 @@ def retrying(
 ) -> T:
     """Run `attempt(seconds left)` until it succeeds, the callee refuses by name, or the deadline has passed.
 
-    Only a call that did not get an answer (UNAVAILABLE, DEADLINE_EXCEEDED) is repeated, with a growing pause.
+    Only a call that did not get an answer (UNAVAILABLE, DEADLINE_EXCEEDED) or a place is repeated, with a growing
+    pause.
 
     Args:
       attempt: sends the same request each time.
@@ -277,9 +298,12 @@ def retrying(
 
     Raises:
       HybridSyncError: by its own name, the error that the callee raised.
+      HandshakeRefused: no connection comes about, because of TLS.
       RoleLost: the callee could not be reached.
+      Busy: the callee had no place for the call.
       WaitTimeout: the callee was reached and did not answer in time.
     """
+    handshakes = Handshakes(who, what)
     started = SYSTEM_CLOCK.monotonic()
     deadline = started + deadline_secs
     pause_secs = FIRST_PAUSE_SECS
@@ -299,8 +323,14 @@ def retrying(
             raise RoleLost(f"{who} was not asked for {what}: its channel is closed here") from None
         if unreachable_secs is not None and failure.code() is grpc.StatusCode.UNAVAILABLE:
             deadline = min(deadline, started + unreachable_secs)
-        left = deadline - SYSTEM_CLOCK.monotonic() - pause_secs
-        if left < FIRST_PAUSE_SECS:
+        now = SYSTEM_CLOCK.monotonic()
+        left = deadline - now - pause_secs
+        is_last = left < FIRST_PAUSE_SECS
+        if failure.code() is grpc.StatusCode.UNAVAILABLE:
+            refused = handshakes.after(failure.details() or "", now, is_last=is_last)
+            if refused is not None:
+                raise refused from failure
+        if is_last:
             raise _missing(failure, deadline - started, who, what) from failure
         pause(pause_secs)
         pause_secs = min(2 * pause_secs, LAST_PAUSE_SECS)
@@ -312,5 +342,10 @@ def _missing(error: grpc.RpcError, deadline_secs: float, who: str, what: str) ->
         return RoleLost(
             f"{who} could not be reached for {what} within {deadline_secs:g} s ({error.details()}); "
             "is its process running?"
+        )
+    if is_busy(error):
+        return Busy(
+            f"{who} had no place for {what} within {deadline_secs:g} s: it answers as many calls as it can; does a "
+            "process flood it?"
         )
     return WaitTimeout(f"{who} did not answer {what} within {deadline_secs:g} s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hybridsync.interfaces.commands import StatusReply, StopReply, StopRequest, SwitchReply, SwitchRequest
 from hybridsync.interfaces.messages import (
     GroupReply,
     GroupRequest,
@@ -16,6 +17,8 @@ from hybridsync.interfaces.messages import (
     Welcome,
 )
 from hybridsync.interfaces.reports import Report, ReportReply
+from hybridsync.security.identity import CHIEF
+from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import Channel, Servicer, call, stub
 from hybridsync.transport.grpc.codec import decode, encode
@@ -53,27 +56,30 @@ class ChiefServicer(Servicer):
                 "RoleStarted": role_started,
                 "RoleLost": role_lost,
                 "Preempt": preempt,
+                "Status": lambda request: encode(backend.status()),
+                "Switch": lambda request: encode(backend.switch(decode(SwitchRequest, request))),
+                "Stop": lambda request: encode(backend.stop(decode(StopRequest, request))),
             },
         )
 
 
 class ChiefClient:
-    """A chief in another process: `ChiefPort`, `GroupPort` and `SupervisorPort`.
+    """A chief in another process: `ChiefPort`, `GroupPort`, `SupervisorPort` and `CommandPort`.
 
     Args:
       address: `host:port` of the chief; it may start later than the client.
       deadline_secs: for each call, all attempts together; above the second that a long poll takes.
-      token: of the run.
+      keys: of this process.
 
     All methods raise, besides the errors of the ports:
       RoleLost: the chief could not be reached.
       WaitTimeout: the chief did not answer in time.
     """
 
-    def __init__(self, address: str, deadline_secs: float = 30.0, token: str = "") -> None:
+    def __init__(self, address: str, deadline_secs: float = 30.0, keys: Keyring = NO_KEYS) -> None:
         self._who = f"the chief at {address}"
         self._deadline_secs = deadline_secs
-        self._channel = Channel(address, token)
+        self._channel = Channel(address, keys, CHIEF)
         methods = pb.DESCRIPTOR.services_by_name["Chief"].methods_by_name
         self._stubs = {name: stub(self._channel, "Chief", name) for name in methods}
 
@@ -108,6 +114,18 @@ class ChiefClient:
     def preempt(self) -> None:
         """Ask for the run to be saved and stopped."""
         self._call("Preempt", pb.Empty())
+
+    def status(self) -> StatusReply:
+        """Return where the run stands."""
+        return decode(StatusReply, self._call("Status", pb.Empty()))
+
+    def switch(self, request: SwitchRequest) -> SwitchReply:
+        """Ask for another protocol."""
+        return decode(SwitchReply, self._call("Switch", encode(request)))
+
+    def stop(self, request: StopRequest) -> StopReply:
+        """Ask for the run to be saved and stopped, for its user."""
+        return decode(StopReply, self._call("Stop", encode(request)))
 
     def close(self) -> None:
         """Close the channel; calls under way end with `RoleLost`."""

@@ -12,8 +12,9 @@ characters, numbers that are finite.
 from __future__ import annotations
 
 import math
+import operator
 import types
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -21,6 +22,7 @@ from google.protobuf.message import DecodeError, Message
 
 from hybridsync.core.errors import InvalidMessage, SchemaMismatch
 from hybridsync.core.plan import MOST_ENTRIES
+from hybridsync.interfaces.agents import MOST_LINE_CHARS, MOST_LINES, AgentReply, AgentReport
 from hybridsync.interfaces.messages import MOST_CHARS, MOST_REASON_CHARS, GroupReply, RoleState, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
@@ -37,6 +39,8 @@ _OF_STATES: set[tuple[type, str]] = {
     *((kind, name) for kind in (Phase, Snapshot, GroupReply) for name in ("applied", "dropped", "updates")),
     (RoleState, "stream"),  # all that a worker was leased in the phase
 }
+_LINES: set[tuple[type, str]] = {(AgentReport, "events"), (AgentReply, "orders")}
+"""Lists of long texts, of which a message has few."""
 _REASONS = {"reason", "failure", "non_finite", "dropped"}
 """Texts that say why; all others are names."""
 
@@ -165,6 +169,20 @@ def _decode_texts(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(texts)
 
 
+def _decode_lines(lines: Iterable[str]) -> tuple[str, ...]:
+    for line in lines:
+        _check_text("a line in a list", line, MOST_LINE_CHARS)
+    return tuple(lines)
+
+
+def _values_of(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what reads these attributes of a value."""
+    if len(names) == 1:
+        (name,) = names
+        return lambda value: (getattr(value, name),)
+    return operator.attrgetter(*names) if names else lambda value: ()
+
+
 def _record(kind: type) -> _Wire:
     message = getattr(pb, kind.__name__)
     copied: list[str] = []
@@ -178,11 +196,15 @@ def _record(kind: type) -> _Wire:
             optional.append((name, _wire(inner)))
         elif _wire(annotation) == (_same, _same):
             copied.append(name)
+        elif (kind, name) in _LINES:
+            mapped.append((name, _Wire(_same, _decode_lines)))
         else:
             mapped.append((name, _wire(annotation)))
 
+    values_of = _values_of(copied)
+
     def encode_record(value: Any) -> Any:
-        fields = {name: getattr(value, name) for name in copied}
+        fields = dict(zip(copied, values_of(value), strict=True))
         for name, wire in mapped:
             fields[name] = wire.encode(getattr(value, name))
         for name, wire in optional:
@@ -200,7 +222,7 @@ def _record(kind: type) -> _Wire:
     floats = [(name, f"{name} of {kind.__name__}") for name in copied if hints[name] is float]
 
     def decode_record(wired: Any) -> Any:
-        fields = {name: getattr(wired, name) for name in copied}
+        fields = dict(zip(copied, values_of(wired), strict=True))
         for name, what, most in texts:
             if fields[name]:
                 _check_text(what, fields[name], most)
@@ -210,6 +232,7 @@ def _record(kind: type) -> _Wire:
             inner = getattr(wired, name)
             if name in repeated:
                 most = MOST_STATE_ENTRIES if (kind, name) in _OF_STATES else MOST_ENTRIES
+                most = MOST_LINES if (kind, name) in _LINES else most
                 check_length(f"{name} of {kind.__name__}", inner, most)
             fields[name] = wire.decode(inner)
         for name, wire in optional:

@@ -55,20 +55,38 @@ class LinkRequest(_message.Message):
     def __init__(self, call: _Optional[str] = ..., token: _Optional[str] = ..., push: _Optional[_Union[Push, _Mapping]] = ..., num_bytes: _Optional[int] = ..., snapshot_id: _Optional[int] = ...) -> None: ...
 
 class LinkReply(_message.Message):
-    __slots__ = ("reply", "non_finite", "slab", "error", "text", "answers")
+    __slots__ = ("reply", "non_finite", "slab", "error", "text", "answers", "num_bytes")
     REPLY_FIELD_NUMBER: _ClassVar[int]
     NON_FINITE_FIELD_NUMBER: _ClassVar[int]
     SLAB_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
     reply: PushReply
     non_finite: str
     slab: int
     error: str
     text: str
     answers: bool
-    def __init__(self, reply: _Optional[_Union[PushReply, _Mapping]] = ..., non_finite: _Optional[str] = ..., slab: _Optional[int] = ..., error: _Optional[str] = ..., text: _Optional[str] = ..., answers: _Optional[bool] = ...) -> None: ...
+    num_bytes: int
+    def __init__(self, reply: _Optional[_Union[PushReply, _Mapping]] = ..., non_finite: _Optional[str] = ..., slab: _Optional[int] = ..., error: _Optional[str] = ..., text: _Optional[str] = ..., answers: _Optional[bool] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+
+class OpenRequest(_message.Message):
+    __slots__ = ("num_sockets",)
+    NUM_SOCKETS_FIELD_NUMBER: _ClassVar[int]
+    num_sockets: int
+    def __init__(self, num_sockets: _Optional[int] = ...) -> None: ...
+
+class OpenReply(_message.Message):
+    __slots__ = ("port", "connection_id", "key")
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    CONNECTION_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    connection_id: bytes
+    key: bytes
+    def __init__(self, port: _Optional[int] = ..., connection_id: _Optional[bytes] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class SnapshotRequest(_message.Message):
     __slots__ = ("phase_id", "final")
@@ -143,7 +161,7 @@ class PhaseId(_message.Message):
     def __init__(self, number: _Optional[int] = ..., nonce: _Optional[int] = ...) -> None: ...
 
 class Phase(_message.Message):
-    __slots__ = ("id", "spec", "members", "device_choice", "end_units", "applied", "dropped", "sequence", "source", "snapshot_id", "fingerprint", "servers", "reason", "shares")
+    __slots__ = ("id", "spec", "members", "device_choice", "end_units", "applied", "dropped", "sequence", "source", "snapshot_id", "fingerprint", "servers", "reason", "shares", "order")
     ID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -158,6 +176,7 @@ class Phase(_message.Message):
     SERVERS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
     id: PhaseId
     spec: str
     members: _containers.RepeatedScalarFieldContainer[int]
@@ -172,7 +191,8 @@ class Phase(_message.Message):
     servers: _containers.RepeatedScalarFieldContainer[str]
     reason: str
     shares: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[_Union[PhaseId, _Mapping]] = ..., spec: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ..., device_choice: _Optional[int] = ..., end_units: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., sequence: _Optional[int] = ..., source: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., fingerprint: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., shares: _Optional[_Iterable[int]] = ...) -> None: ...
+    order: int
+    def __init__(self, id: _Optional[_Union[PhaseId, _Mapping]] = ..., spec: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ..., device_choice: _Optional[int] = ..., end_units: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., sequence: _Optional[int] = ..., source: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., fingerprint: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., shares: _Optional[_Iterable[int]] = ..., order: _Optional[int] = ...) -> None: ...
 
 class RoleState(_message.Message):
     __slots__ = ("phase", "open", "stream", "completed")
@@ -187,7 +207,7 @@ class RoleState(_message.Message):
     def __init__(self, phase: _Optional[_Union[Phase, _Mapping]] = ..., open: _Optional[bool] = ..., stream: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., completed: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("role", "id", "pid", "host", "address", "schema", "version", "restart_count", "role_state")
+    __slots__ = ("role", "id", "pid", "host", "address", "schema", "version", "restart_count", "role_state", "process_group")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -197,6 +217,7 @@ class Hello(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RESTART_COUNT_FIELD_NUMBER: _ClassVar[int]
     ROLE_STATE_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_GROUP_FIELD_NUMBER: _ClassVar[int]
     role: str
     id: int
     pid: int
@@ -206,7 +227,8 @@ class Hello(_message.Message):
     version: str
     restart_count: int
     role_state: RoleState
-    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., schema: _Optional[str] = ..., version: _Optional[str] = ..., restart_count: _Optional[int] = ..., role_state: _Optional[_Union[RoleState, _Mapping]] = ...) -> None: ...
+    process_group: str
+    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., schema: _Optional[str] = ..., version: _Optional[str] = ..., restart_count: _Optional[int] = ..., role_state: _Optional[_Union[RoleState, _Mapping]] = ..., process_group: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("incarnation", "heartbeat_secs", "lease_secs")
@@ -311,7 +333,7 @@ class AppliedUnit(_message.Message):
     def __init__(self, unit: _Optional[int] = ..., base: _Optional[int] = ...) -> None: ...
 
 class GroupRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "phase_id", "number", "applied", "dropped", "last", "logs")
+    __slots__ = ("worker", "incarnation", "phase_id", "number", "applied", "dropped", "last", "logs", "average_secs", "serves")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     PHASE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -320,6 +342,8 @@ class GroupRequest(_message.Message):
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
+    AVERAGE_SECS_FIELD_NUMBER: _ClassVar[int]
+    SERVES_FIELD_NUMBER: _ClassVar[int]
     worker: int
     incarnation: int
     phase_id: PhaseId
@@ -328,7 +352,9 @@ class GroupRequest(_message.Message):
     dropped: _containers.RepeatedCompositeFieldContainer[DroppedUnit]
     last: bool
     logs: bool
-    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., number: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[AppliedUnit, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[DroppedUnit, _Mapping]]] = ..., last: _Optional[bool] = ..., logs: _Optional[bool] = ...) -> None: ...
+    average_secs: float
+    serves: int
+    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., number: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[AppliedUnit, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[DroppedUnit, _Mapping]]] = ..., last: _Optional[bool] = ..., logs: _Optional[bool] = ..., average_secs: _Optional[float] = ..., serves: _Optional[int] = ...) -> None: ...
 
 class GroupUpdate(_message.Message):
     __slots__ = ("sequence", "units", "slots", "bases", "group", "optimizer")
@@ -347,7 +373,7 @@ class GroupUpdate(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., slots: _Optional[_Iterable[int]] = ..., bases: _Optional[_Iterable[int]] = ..., group: _Optional[_Iterable[int]] = ..., optimizer: _Optional[bool] = ...) -> None: ...
 
 class GroupReply(_message.Message):
-    __slots__ = ("members", "missing", "sequence", "units", "optimizer", "is_full_sync", "applied", "dropped", "updates")
+    __slots__ = ("members", "missing", "sequence", "units", "optimizer", "is_full_sync", "applied", "dropped", "updates", "again", "over")
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -357,6 +383,8 @@ class GroupReply(_message.Message):
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
     members: _containers.RepeatedScalarFieldContainer[int]
     missing: _containers.RepeatedScalarFieldContainer[int]
     sequence: int
@@ -366,7 +394,9 @@ class GroupReply(_message.Message):
     applied: _containers.RepeatedCompositeFieldContainer[Range]
     dropped: _containers.RepeatedCompositeFieldContainer[Range]
     updates: _containers.RepeatedCompositeFieldContainer[GroupUpdate]
-    def __init__(self, members: _Optional[_Iterable[int]] = ..., missing: _Optional[_Iterable[int]] = ..., sequence: _Optional[int] = ..., units: _Optional[int] = ..., optimizer: _Optional[bool] = ..., is_full_sync: _Optional[bool] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., updates: _Optional[_Iterable[_Union[GroupUpdate, _Mapping]]] = ...) -> None: ...
+    again: bool
+    over: bool
+    def __init__(self, members: _Optional[_Iterable[int]] = ..., missing: _Optional[_Iterable[int]] = ..., sequence: _Optional[int] = ..., units: _Optional[int] = ..., optimizer: _Optional[bool] = ..., is_full_sync: _Optional[bool] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., updates: _Optional[_Iterable[_Union[GroupUpdate, _Mapping]]] = ..., again: _Optional[bool] = ..., over: _Optional[bool] = ...) -> None: ...
 
 class Span(_message.Message):
     __slots__ = ("name", "category", "start", "secs", "phase", "units")
@@ -405,7 +435,7 @@ class Exchange(_message.Message):
     def __init__(self, sent: _Optional[float] = ..., received: _Optional[float] = ..., replied: _Optional[float] = ..., returned: _Optional[float] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("role", "id", "incarnation", "phase_id", "completed", "sequence", "applied", "dropped", "staleness", "num_losses", "loss_sum", "compute_secs", "wait_secs", "compile_secs", "first_applied", "last_applied", "spans", "doing", "hold_secs", "exchange", "unit_secs", "doing_secs", "usual_secs")
+    __slots__ = ("role", "id", "incarnation", "phase_id", "completed", "sequence", "applied", "dropped", "staleness", "num_losses", "loss_sum", "compute_secs", "wait_secs", "compile_secs", "first_applied", "last_applied", "spans", "doing", "hold_secs", "exchange", "unit_secs", "doing_secs", "usual_secs", "sent_bytes", "received_bytes")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -429,6 +459,8 @@ class Report(_message.Message):
     UNIT_SECS_FIELD_NUMBER: _ClassVar[int]
     DOING_SECS_FIELD_NUMBER: _ClassVar[int]
     USUAL_SECS_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     role: str
     id: int
     incarnation: int
@@ -452,7 +484,9 @@ class Report(_message.Message):
     unit_secs: _containers.RepeatedScalarFieldContainer[float]
     doing_secs: float
     usual_secs: float
-    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., incarnation: _Optional[int] = ..., phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., completed: _Optional[int] = ..., sequence: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[DroppedUnit, _Mapping]]] = ..., staleness: _Optional[_Iterable[int]] = ..., num_losses: _Optional[int] = ..., loss_sum: _Optional[float] = ..., compute_secs: _Optional[float] = ..., wait_secs: _Optional[float] = ..., compile_secs: _Optional[float] = ..., first_applied: _Optional[float] = ..., last_applied: _Optional[float] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., doing: _Optional[str] = ..., hold_secs: _Optional[float] = ..., exchange: _Optional[_Union[Exchange, _Mapping]] = ..., unit_secs: _Optional[_Iterable[float]] = ..., doing_secs: _Optional[float] = ..., usual_secs: _Optional[float] = ...) -> None: ...
+    sent_bytes: int
+    received_bytes: int
+    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., incarnation: _Optional[int] = ..., phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., completed: _Optional[int] = ..., sequence: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[DroppedUnit, _Mapping]]] = ..., staleness: _Optional[_Iterable[int]] = ..., num_losses: _Optional[int] = ..., loss_sum: _Optional[float] = ..., compute_secs: _Optional[float] = ..., wait_secs: _Optional[float] = ..., compile_secs: _Optional[float] = ..., first_applied: _Optional[float] = ..., last_applied: _Optional[float] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., doing: _Optional[str] = ..., hold_secs: _Optional[float] = ..., exchange: _Optional[_Union[Exchange, _Mapping]] = ..., unit_secs: _Optional[_Iterable[float]] = ..., doing_secs: _Optional[float] = ..., usual_secs: _Optional[float] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ...) -> None: ...
 
 class ReportReply(_message.Message):
     __slots__ = ("phase_id", "revoked", "done", "received", "replied")
@@ -469,7 +503,7 @@ class ReportReply(_message.Message):
     def __init__(self, phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., revoked: _Optional[bool] = ..., done: _Optional[bool] = ..., received: _Optional[float] = ..., replied: _Optional[float] = ...) -> None: ...
 
 class Push(_message.Message):
-    __slots__ = ("phase_id", "worker", "incarnation", "units", "base", "non_finite", "restart_count")
+    __slots__ = ("phase_id", "worker", "incarnation", "units", "base", "non_finite", "restart_count", "newest", "push_only")
     PHASE_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -477,6 +511,8 @@ class Push(_message.Message):
     BASE_FIELD_NUMBER: _ClassVar[int]
     NON_FINITE_FIELD_NUMBER: _ClassVar[int]
     RESTART_COUNT_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
+    PUSH_ONLY_FIELD_NUMBER: _ClassVar[int]
     phase_id: PhaseId
     worker: int
     incarnation: int
@@ -484,7 +520,9 @@ class Push(_message.Message):
     base: int
     non_finite: str
     restart_count: int
-    def __init__(self, phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., base: _Optional[int] = ..., non_finite: _Optional[str] = ..., restart_count: _Optional[int] = ...) -> None: ...
+    newest: int
+    push_only: bool
+    def __init__(self, phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., base: _Optional[int] = ..., non_finite: _Optional[str] = ..., restart_count: _Optional[int] = ..., newest: _Optional[int] = ..., push_only: _Optional[bool] = ...) -> None: ...
 
 class Update(_message.Message):
     __slots__ = ("sequence", "pushes", "rate", "wanted", "weights")
@@ -519,7 +557,7 @@ class PushReply(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., duplicate: _Optional[bool] = ..., dropped: _Optional[str] = ..., units: _Optional[int] = ..., own: _Optional[int] = ..., fastest: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RoleEvent(_message.Message):
-    __slots__ = ("role", "id", "pid", "reason", "wall", "unit", "quarantined")
+    __slots__ = ("role", "id", "pid", "reason", "wall", "unit", "quarantined", "restart_count")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -527,6 +565,7 @@ class RoleEvent(_message.Message):
     WALL_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    RESTART_COUNT_FIELD_NUMBER: _ClassVar[int]
     role: str
     id: int
     pid: int
@@ -534,4 +573,177 @@ class RoleEvent(_message.Message):
     wall: float
     unit: int
     quarantined: bool
-    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., pid: _Optional[int] = ..., reason: _Optional[str] = ..., wall: _Optional[float] = ..., unit: _Optional[int] = ..., quarantined: _Optional[bool] = ...) -> None: ...
+    restart_count: int
+    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., pid: _Optional[int] = ..., reason: _Optional[str] = ..., wall: _Optional[float] = ..., unit: _Optional[int] = ..., quarantined: _Optional[bool] = ..., restart_count: _Optional[int] = ...) -> None: ...
+
+class SwitchRequest(_message.Message):
+    __slots__ = ("spec", "reason")
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    spec: str
+    reason: str
+    def __init__(self, spec: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class SwitchReply(_message.Message):
+    __slots__ = ("spec", "before", "phase", "units", "changes")
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    UNITS_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    spec: str
+    before: str
+    phase: int
+    units: int
+    changes: bool
+    def __init__(self, spec: _Optional[str] = ..., before: _Optional[str] = ..., phase: _Optional[int] = ..., units: _Optional[int] = ..., changes: _Optional[bool] = ...) -> None: ...
+
+class StopRequest(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class StopReply(_message.Message):
+    __slots__ = ("units",)
+    UNITS_FIELD_NUMBER: _ClassVar[int]
+    units: int
+    def __init__(self, units: _Optional[int] = ...) -> None: ...
+
+class Figure(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+
+class Evaluation(_message.Message):
+    __slots__ = ("units", "figures")
+    UNITS_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
+    units: int
+    figures: _containers.RepeatedCompositeFieldContainer[Figure]
+    def __init__(self, units: _Optional[int] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ...) -> None: ...
+
+class MemberStatus(_message.Message):
+    __slots__ = ("role", "id", "state", "units_per_sec", "restarts", "pid", "is_slow", "sent_bytes", "received_bytes")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    UNITS_PER_SEC_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    IS_SLOW_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    id: int
+    state: str
+    units_per_sec: float
+    restarts: int
+    pid: int
+    is_slow: bool
+    sent_bytes: int
+    received_bytes: int
+    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., state: _Optional[str] = ..., units_per_sec: _Optional[float] = ..., restarts: _Optional[int] = ..., pid: _Optional[int] = ..., is_slow: _Optional[bool] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ...) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("exit", "phase", "protocol", "reason", "end_units", "ordered", "is_stopping", "workload", "issued", "applied", "dropped", "outstanding", "rolled_back", "seconds", "num_switches", "stall_secs", "restarts", "checkpoint_units", "checkpoint_age_secs", "checkpoint_bytes", "figures", "evaluations", "members")
+    EXIT_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    END_UNITS_FIELD_NUMBER: _ClassVar[int]
+    ORDERED_FIELD_NUMBER: _ClassVar[int]
+    IS_STOPPING_FIELD_NUMBER: _ClassVar[int]
+    WORKLOAD_FIELD_NUMBER: _ClassVar[int]
+    ISSUED_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    OUTSTANDING_FIELD_NUMBER: _ClassVar[int]
+    ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    STALL_SECS_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_UNITS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_AGE_SECS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
+    EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    exit: str
+    phase: int
+    protocol: str
+    reason: str
+    end_units: int
+    ordered: str
+    is_stopping: bool
+    workload: int
+    issued: int
+    applied: int
+    dropped: int
+    outstanding: int
+    rolled_back: int
+    seconds: float
+    num_switches: int
+    stall_secs: float
+    restarts: int
+    checkpoint_units: int
+    checkpoint_age_secs: float
+    checkpoint_bytes: int
+    figures: _containers.RepeatedCompositeFieldContainer[Figure]
+    evaluations: _containers.RepeatedCompositeFieldContainer[Evaluation]
+    members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
+    def __init__(self, exit: _Optional[str] = ..., phase: _Optional[int] = ..., protocol: _Optional[str] = ..., reason: _Optional[str] = ..., end_units: _Optional[int] = ..., ordered: _Optional[str] = ..., is_stopping: _Optional[bool] = ..., workload: _Optional[int] = ..., issued: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., outstanding: _Optional[int] = ..., rolled_back: _Optional[int] = ..., seconds: _Optional[float] = ..., num_switches: _Optional[int] = ..., stall_secs: _Optional[float] = ..., restarts: _Optional[int] = ..., checkpoint_units: _Optional[int] = ..., checkpoint_age_secs: _Optional[float] = ..., checkpoint_bytes: _Optional[int] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ...) -> None: ...
+
+class AgentHello(_message.Message):
+    __slots__ = ("host", "index", "address", "slots", "version", "config_digest", "session")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    index: int
+    address: str
+    slots: int
+    version: str
+    config_digest: str
+    session: str
+    def __init__(self, host: _Optional[str] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., slots: _Optional[int] = ..., version: _Optional[str] = ..., config_digest: _Optional[str] = ..., session: _Optional[str] = ...) -> None: ...
+
+class AgentWelcome(_message.Message):
+    __slots__ = ("lease_secs",)
+    LEASE_SECS_FIELD_NUMBER: _ClassVar[int]
+    lease_secs: float
+    def __init__(self, lease_secs: _Optional[float] = ...) -> None: ...
+
+class AgentReport(_message.Message):
+    __slots__ = ("index", "session", "first", "events", "seen", "hold_secs")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    HOLD_SECS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    session: str
+    first: int
+    events: _containers.RepeatedScalarFieldContainer[str]
+    seen: int
+    hold_secs: float
+    def __init__(self, index: _Optional[int] = ..., session: _Optional[str] = ..., first: _Optional[int] = ..., events: _Optional[_Iterable[str]] = ..., seen: _Optional[int] = ..., hold_secs: _Optional[float] = ...) -> None: ...
+
+class AgentReply(_message.Message):
+    __slots__ = ("heard", "first", "orders")
+    HEARD_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
+    heard: int
+    first: int
+    orders: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, heard: _Optional[int] = ..., first: _Optional[int] = ..., orders: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -9,8 +9,11 @@ import numpy as np
 
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.ports import OptimizerPort
+from hybridsync.security.identity import SERVER
+from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.buffers import aligned
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
+from hybridsync.transport.grpc.callers import caller_of, check_speaker
 from hybridsync.transport.grpc.channels import Channel, Servicer, retrying, stub
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.frames import check_size, receive, receive_header, receive_whole, send
@@ -35,11 +38,14 @@ class OptimizerServicer(Servicer):
 
     def _take(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.OptimizerState.Download"):
-            yield from send(pb.Header(), self._backend.download_opt_state(decode(Push, parse(pb.Push, data))))
+            request = parse(pb.Push, data)
+            check_speaker(caller_of(context), "OptimizerState/Download", request)
+            yield from send(pb.Header(), self._backend.download_opt_state(decode(Push, request)))
 
     def _leave(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.OptimizerState.Upload"):
             header = receive_header(stream)
+            check_speaker(caller_of(context), "OptimizerState/Upload", header.push)
             check_size(header.num_bytes, self._num_bytes)
             buffer = aligned(header.num_bytes)
             receive(stream, header, buffer)
@@ -53,20 +59,20 @@ class OptimizerClient:
     Args:
       address: `host:port` of the server.
       num_bytes: size of its part.
-      token: of the run.
+      keys: of this process.
 
     All methods raise, besides the errors of the port:
       RoleLost: the server could not be reached.
       WaitTimeout: the server did not answer in time.
     """
 
-    def __init__(self, address: str, num_bytes: int, token: str = "") -> None:
-        self._address, self._num_bytes, self._token = address, num_bytes, token
+    def __init__(self, address: str, num_bytes: int, keys: Keyring = NO_KEYS) -> None:
+        self._address, self._num_bytes, self._keys = address, num_bytes, keys
 
     def download_opt_state(self, push: Push) -> np.ndarray:
         """Return the state that the phase began with (see `OptimizerPort.download_opt_state`)."""
         into, request = aligned(self._num_bytes), encode(push)
-        with Channel(self._address, self._token) as channel:
+        with self._connected() as channel:
             take = stub(channel, "OptimizerState", "Download")
 
             def attempt(secs: float) -> None:
@@ -78,13 +84,16 @@ class OptimizerClient:
     def upload_opt_state(self, push: Push, opt_state: np.ndarray) -> None:
         """Leave a state behind (see `OptimizerPort.upload_opt_state`)."""
         header = pb.Header(push=encode(push))
-        with Channel(self._address, self._token) as channel:
+        with self._connected() as channel:
             leave = stub(channel, "OptimizerState", "Upload")
 
             def attempt(secs: float) -> None:
                 next(leave(send(header, opt_state), timeout=secs))
 
             retrying(attempt, LEAVE_SECS, self._who, "Upload", UNREACHABLE_SECS)
+
+    def _connected(self) -> Channel:
+        return Channel(self._address, self._keys, SERVER)
 
     @property
     def _who(self) -> str:

@@ -13,8 +13,11 @@ from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Push, PushReply, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import Answer, ParameterPort, ServerPort
+from hybridsync.security.identity import SERVER
+from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.buffers import Buffers
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
+from hybridsync.transport.grpc.callers import caller_of, check_speaker
 from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, retrying, stub
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.exchange import Exchange
@@ -84,8 +87,11 @@ class ParameterServicer(Servicer):
 
     def _push_pull_small(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.ParameterServer.PushPullSmall"):
+            caller = caller_of(context)
             for data in stream:
-                yield self._answer_small(parse(pb.SmallPush, data)).SerializeToString()
+                request = parse(pb.SmallPush, data)
+                check_speaker(caller, "ParameterServer/PushPullSmall", request.push)
+                yield self._answer_small(request).SerializeToString()
 
     def _answer_small(self, request: pb.SmallPush) -> pb.SmallReply:
         check_size(len(request.contribution), *self._sizes)
@@ -106,6 +112,7 @@ class ParameterServicer(Servicer):
     def _push_pull(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.ParameterServer.PushPull"):
             header = receive_header(stream)
+            check_speaker(caller_of(context), "ParameterServer/PushPull", header.push)
             check_size(header.num_bytes, *self._sizes)
             push = decode(Push, header.push)
             offer = self._backend.begin_push(push)
@@ -121,7 +128,9 @@ class ParameterServicer(Servicer):
 
     def _pull(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.ParameterServer.Pull"):
-            yield from _frames(self._backend.pull(decode(Push, parse(pb.Push, data))))
+            request = parse(pb.Push, data)
+            check_speaker(caller_of(context), "ParameterServer/Pull", request)
+            yield from _frames(self._backend.pull(decode(Push, request)))
 
 
 def _frames(answer: Answer) -> Iterator[bytes]:
@@ -141,7 +150,7 @@ class ParameterClient(SnapshotClient):
       deadline_secs: for each call, all attempts together; None takes each call's own (see `SnapshotClient`).
       who: the role behind the address, for errors.
       state_bytes: of the whole state, for the chief's calls.
-      token: of the run.
+      keys: of this process.
       reader: see `SnapshotClient`.
 
     All methods raise, besides the errors of the ports:
@@ -155,10 +164,10 @@ class ParameterClient(SnapshotClient):
         deadline_secs: float | None = None,
         who: str = "the parameter server",
         state_bytes: int = 0,
-        token: str = "",
+        keys: Keyring = NO_KEYS,
         reader: ReaderLink | None = None,
     ) -> None:
-        super().__init__(address, deadline_secs, who, state_bytes, token, reader)
+        super().__init__(address, deadline_secs, who, state_bytes, keys, reader, SERVER)
         self._enter = stub(self._channel, "PhaseServer", "Enter")
         self._fence = stub(self._channel, "PhaseServer", "Fence")
         self._pull = stub(self._channel, "ParameterServer", "Pull")

@@ -10,8 +10,11 @@ import numpy as np
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Push, Snapshot, Update
+from hybridsync.security.identity import SERVER
+from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.buffers import Buffers
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
+from hybridsync.transport.grpc.callers import caller_of, check_speaker
 from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, retrying, stub
 from hybridsync.transport.grpc.codec import check_length, decode, encode, parse
 from hybridsync.transport.grpc.frames import check_size, receive, receive_header, receive_whole, send
@@ -72,6 +75,7 @@ class ShardServicer(Servicer):
     def _stage(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.Shard.Stage"):
             header = receive_header(stream)
+            check_speaker(caller_of(context), "Shard/Stage", header.push)
             check_size(header.num_bytes, *self._sizes)
             block = self._buffers.borrow(BUFFER_SECS, header.num_bytes)
             try:
@@ -84,7 +88,9 @@ class ShardServicer(Servicer):
 
     def _pull_at(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.Shard.PullAt"):
-            served = self._backend.pull_at(decode(Push, parse(pb.Push, data)))
+            request = parse(pb.Push, data)
+            check_speaker(caller_of(context), "Shard/PullAt", request)
+            served = self._backend.pull_at(decode(Push, request))
             try:
                 yield from send(pb.Header(), served.buffer)
             finally:
@@ -99,7 +105,7 @@ class ShardClient(SnapshotClient):
       deadline_secs: for each call, all attempts together; None takes each call's own (see `SnapshotClient`).
       who: the role behind the address, for errors.
       state_bytes: of the whole state, for the primary's calls.
-      token: of the run.
+      keys: of this process.
       reader: see `SnapshotClient`.
 
     All methods raise, besides the errors of the ports:
@@ -113,10 +119,10 @@ class ShardClient(SnapshotClient):
         deadline_secs: float | None = None,
         who: str = "the parameter server",
         state_bytes: int = 0,
-        token: str = "",
+        keys: Keyring = NO_KEYS,
         reader: ReaderLink | None = None,
     ) -> None:
-        super().__init__(address, deadline_secs, who, state_bytes, token, reader)
+        super().__init__(address, deadline_secs, who, state_bytes, keys, reader, SERVER)
         self._apply = stub(self._channel, "Shard", "Apply")
         self._discard = stub(self._channel, "Shard", "Discard")
         self._forget = stub(self._channel, "Shard", "Forget")

@@ -11,6 +11,8 @@ from hybridsync.core.deadlines import UPLOAD_SECS, snapshot_secs, transfer_secs
 from hybridsync.core.errors import SchemaMismatch
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Snapshot
+from hybridsync.security.identity import MEMBER
+from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import ANSWER_SECS, CALL_SECS, Channel, Servicer, call, retrying, stub
 from hybridsync.transport.grpc.codec import decode, encode, parse
@@ -70,8 +72,9 @@ class SnapshotClient:
         for, and for as many bytes as are transferred.
       who: the role behind the address, for errors, as "worker 3".
       state_bytes: of the whole state, where the client asks for more than `read`, which knows it.
-      token: of the run.
+      keys: of this process.
       reader: reads in place of this channel's stream; closed with it.
+      role: that is dialled; `MEMBER` for whoever holds the state.
 
     All methods raise, besides the errors of the port:
       RoleLost: the holder could not be reached.
@@ -84,13 +87,14 @@ class SnapshotClient:
         deadline_secs: float | None = None,
         who: str = "the state's holder",
         state_bytes: int = 0,
-        token: str = "",
+        keys: Keyring = NO_KEYS,
         reader: ReaderLink | None = None,
+        role: str = MEMBER,
     ) -> None:
         self._who = f"{who} at {address}"
         self._fixed_secs, self._state_bytes = deadline_secs, state_bytes
         self._deadline_secs = self._within(CALL_SECS)
-        self._channel = Channel(address, token)
+        self._channel = Channel(address, keys, role)
         self._snapshot = stub(self._channel, "SnapshotSource", "TakeSnapshot")
         self._stream = stub(self._channel, "SnapshotSource", "Read")
         self._reader = reader

@@ -10,18 +10,24 @@ from absl import logging
 
 from hybridsync.core.errors import (
     AddressError,
+    AgentReplaced,
+    Busy,
     CheckpointError,
     ConfigError,
+    CredentialsError,
     DamagedState,
     DataError,
     Diverged,
+    HandshakeRefused,
     HistoryError,
     HybridSyncError,
     InvalidMessage,
     NoAnswer,
     NoTarget,
     NotRegistered,
+    NotRunning,
     OptimizerError,
+    PermissionDenied,
     PhaseBroken,
     PhaseRevoked,
     PlanError,
@@ -31,6 +37,7 @@ from hybridsync.core.errors import (
     RoleLost,
     SchemaMismatch,
     ServersApart,
+    StaleAgent,
     StaleIncarnation,
     StalePhase,
     StillHeld,
@@ -40,6 +47,7 @@ from hybridsync.core.errors import (
     VersionMismatch,
     WaitTimeout,
     WorkdirError,
+    WorkdirTaken,
 )
 from hybridsync.transport.named_errors import KINDS, named, plain, raised
 
@@ -56,7 +64,9 @@ CODES: dict[type[HybridSyncError], grpc.StatusCode] = {
     CheckpointError: grpc.StatusCode.INVALID_ARGUMENT,
     ResumeError: grpc.StatusCode.INVALID_ARGUMENT,
     WorkdirError: grpc.StatusCode.INVALID_ARGUMENT,
+    WorkdirTaken: grpc.StatusCode.ABORTED,
     AddressError: grpc.StatusCode.INVALID_ARGUMENT,
+    CredentialsError: grpc.StatusCode.INVALID_ARGUMENT,
     Diverged: grpc.StatusCode.INVALID_ARGUMENT,
     HistoryError: grpc.StatusCode.INVALID_ARGUMENT,
     NoAnswer: grpc.StatusCode.INVALID_ARGUMENT,
@@ -65,20 +75,30 @@ CODES: dict[type[HybridSyncError], grpc.StatusCode] = {
     InvalidMessage: grpc.StatusCode.INVALID_ARGUMENT,
     UnknownRole: grpc.StatusCode.UNAUTHENTICATED,
     Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
     VersionMismatch: grpc.StatusCode.FAILED_PRECONDITION,
     DamagedState: grpc.StatusCode.DATA_LOSS,
     StalePhase: grpc.StatusCode.FAILED_PRECONDITION,
     StaleIncarnation: grpc.StatusCode.FAILED_PRECONDITION,
+    StaleAgent: grpc.StatusCode.FAILED_PRECONDITION,
+    AgentReplaced: grpc.StatusCode.FAILED_PRECONDITION,
     NotRegistered: grpc.StatusCode.FAILED_PRECONDITION,
+    NotRunning: grpc.StatusCode.FAILED_PRECONDITION,
     PhaseBroken: grpc.StatusCode.FAILED_PRECONDITION,
     PhaseRevoked: grpc.StatusCode.FAILED_PRECONDITION,
     WaitTimeout: grpc.StatusCode.DEADLINE_EXCEEDED,
     StillHeld: grpc.StatusCode.DEADLINE_EXCEEDED,
     RoleLost: grpc.StatusCode.ABORTED,
+    HandshakeRefused: grpc.StatusCode.ABORTED,
+    Busy: grpc.StatusCode.ABORTED,
     ServersApart: grpc.StatusCode.ABORTED,
     Preempted: grpc.StatusCode.ABORTED,
     HybridSyncError: grpc.StatusCode.INTERNAL,
 }
+
+
+_NO_PLACE = "Concurrent RPC limit exceeded!"
+"""What gRPC answers where `maximum_concurrent_rpcs` are under way; a message that is too long has the same status."""
 
 
 class Guard:
@@ -113,6 +133,11 @@ def _abort(context: grpc.ServicerContext, error: HybridSyncError) -> NoReturn:
     context.abort(CODES[KINDS[name]], text)
 
 
+def is_busy(error: grpc.Call) -> bool:
+    """Return whether a role had no place for a call, which it therefore has not seen."""
+    return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and error.details() == _NO_PLACE
+
+
 def to_error(error: grpc.RpcError, who: str, what: str) -> HybridSyncError | None:
     """Return the named error that ended a call, or None where the same request may be sent again.
 
@@ -127,6 +152,8 @@ def to_error(error: grpc.RpcError, who: str, what: str) -> HybridSyncError | Non
     if (known := raised(dict(trailing).get(NAME_KEY, ""), text, who, what)) is not None:
         return known
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        return None
+    if is_busy(error):
         return None
     if code is grpc.StatusCode.CANCELLED:
         return RoleLost(f"{who} ended {what} without an answer ({text}): it stopped, or the channel did")

@@ -1,34 +1,34 @@
-"""Shows the run's token in each call's metadata, and refuses a call without it before anything is parsed."""
+"""Shows the run's tokens in each call's metadata, and refuses a call without one before anything is parsed."""
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable
 from typing import Any
 
 import grpc
 
 from hybridsync.core.errors import Unauthenticated
+from hybridsync.security.keyring import Keyring
 from hybridsync.transport.grpc.status import Guard
 
 KEY = "hybridsync-token"
-"""Metadata of a call: the token."""
+"""Metadata of a call: a token; a call shows the former one, too, while that is good."""
 
 
-def shown(token: str) -> tuple[tuple[str, str], ...]:
-    """Return the metadata that shows a token; none for ""."""
-    return ((KEY, token),) if token else ()
+def shown(keys: Keyring) -> tuple[tuple[str, str], ...]:
+    """Return the metadata of a call; none where there is no token."""
+    return tuple((KEY, token) for token in keys.shown())
 
 
 class TokenCheck(grpc.ServerInterceptor):
-    """Refuses a call that does not show the token. It comes before all other interceptors.
+    """Refuses a call that shows no token of the run. It comes before all other interceptors.
 
     Args:
-      token: of the run.
+      keys: of this process.
     """
 
-    def __init__(self, token: str) -> None:
-        self._token = token.encode()
+    def __init__(self, keys: Keyring) -> None:
+        self._keys = keys
         # A stream, because the handler of one begins before a request has been received, whatever the method is.
         self._refusal = grpc.stream_stream_rpc_method_handler(_refuse)
 
@@ -39,11 +39,8 @@ class TokenCheck(grpc.ServerInterceptor):
     ) -> grpc.RpcMethodHandler | None:
         """Return the handler of a call, or one that refuses it."""
         metadata: Any = handler_call_details.invocation_metadata or ()
-        found = [value for key, value in metadata if key == KEY]
-        # Compared in constant time: how long a refusal takes says nothing about how much of a guess was right.
-        if len(found) == 1 and hmac.compare_digest(str(found[0]).encode(), self._token):
-            return continuation(handler_call_details)
-        return self._refusal
+        found = [str(value) for key, value in metadata if key == KEY]
+        return continuation(handler_call_details) if self._keys.accepts(found) else self._refusal
 
 
 def _refuse(requests: Any, context: grpc.ServicerContext) -> Any:

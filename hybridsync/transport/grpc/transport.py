@@ -9,16 +9,28 @@ import grpc
 import numpy as np
 
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
-from hybridsync.interfaces.ports import OptimizerPort
+from hybridsync.interfaces.ports import HeadPort, OptimizerPort
+from hybridsync.security.authorization import Admit, admit_all
+from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.buffers import zeroed
 from hybridsync.transport.grpc.channels import Servicer, make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
 from hybridsync.transport.grpc.declared_calls import watched_calls
+from hybridsync.transport.grpc.head import HeadClient, HeadServicer
 from hybridsync.transport.grpc.optimizer_state import OptimizerClient, OptimizerServicer
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.shard import ShardClient, ShardServicer
 from hybridsync.transport.grpc.snapshot_source import SnapshotClient, SnapshotServicer
-from hybridsync.transport.link import ChiefLink, ControlLink, HolderLink, PeerLink, ReaderLink, Services, Serving
+from hybridsync.transport.link import (
+    ChiefLink,
+    ControlLink,
+    HeadLink,
+    HolderLink,
+    PeerLink,
+    ReaderLink,
+    Services,
+    Serving,
+)
 from hybridsync.transport.own_buffers import OwnBlocks, OwnParameters
 
 if TYPE_CHECKING:
@@ -36,62 +48,91 @@ class GrpcTransport:
     Addresses are `host:port`, of which port 0 takes a free one, or `unix:` and the path of a socket.
 
     Args:
-      token: of the run: shown in each call, and asked for; "" for none.
+      keys: of this process: what its calls show, and what it asks for.
       reader_at: address, bytes of the state -> what reads a state there in place of a stream; None where a stream does.
     """
 
-    def __init__(self, token: str = "", reader_at: Callable[[str, int], ReaderLink | None] = _by_stream) -> None:
-        self._token, self._reader_at = token, reader_at
+    def __init__(
+        self,
+        keys: Keyring = NO_KEYS,
+        reader_at: Callable[[str, int], ReaderLink | None] = _by_stream,
+    ) -> None:
+        self._keys, self._reader_at = keys, reader_at
 
     def allocate(self, num_bytes: int) -> np.ndarray:
         """See `Transport.allocate`; a stream copies whatever memory it is."""
         return zeroed(num_bytes)
 
-    def serve(self, services: Services, address: str, calls: int, watchdog: Watching = UNWATCHED) -> Serving:
+    def serve(
+        self,
+        services: Services,
+        address: str,
+        calls: int,
+        watchdog: Watching = UNWATCHED,
+        beside: Sequence[Servicer] = (),
+    ) -> Serving:
         """See `Transport.serve`; each call occupies a thread.
 
+        Args:
+          services: see there.
+          address: see there.
+          calls: see there.
+          watchdog: see there.
+          beside: the services of a transport that leaves all calls but some to this one.
+
         Raises:
-          AddressError: the address is not on the loopback interface, is malformed, or in use; or its folder is open to
-            other users.
+          AddressError: the address is not on the loopback interface and there are no credentials, is malformed, or in
+            use; or its folder is open to other users.
         """
         interceptors = [watched_calls(watchdog, services.state_bytes)]
-        server, bound = make_server(servicers_of(services), address, calls, interceptors, self._token)
+        handlers = [*servicers_of(services), *beside]
+        server, bound = make_server(handlers, address, calls, interceptors, self._keys)
         server.start()
         return _Serving(server, bound)
 
+    def serve_head(self, head: HeadPort, address: str, calls: int, admit: Admit = admit_all) -> Serving:
+        """See `HeadTransport.serve_head`."""
+        server, bound = make_server([HeadServicer(head)], address, calls, keys=self._keys, admit=admit)
+        server.start()
+        return _Serving(server, bound)
+
+    def head(self, address: str) -> HeadLink:
+        """See `HeadTransport.head`."""
+        return HeadClient(address, self._keys)
+
     def chief(self, address: str, deadline_secs: float) -> ChiefLink:
         """See `Transport.chief`."""
-        return ChiefClient(address, deadline_secs, self._token)
+        return ChiefClient(address, deadline_secs, self._keys)
 
     def holder(self, address: str, state_bytes: int = 0) -> HolderLink:
         """See `Transport.holder`."""
         reader = self._reader_at(address, state_bytes)
-        return SnapshotClient(address, state_bytes=state_bytes, token=self._token, reader=reader)
+        return SnapshotClient(address, state_bytes=state_bytes, reader=reader, keys=self._keys)
 
     def server(self, address: str, state_bytes: int) -> ControlLink:
         """See `Transport.server`."""
         reader = self._reader_at(address, state_bytes)
-        return ParameterClient(address, state_bytes=state_bytes, token=self._token, reader=reader)
+        return ParameterClient(address, state_bytes=state_bytes, reader=reader, keys=self._keys)
 
     def peer(self, address: str, state_bytes: int) -> PeerLink:
         """See `Transport.peer`."""
         reader = self._reader_at(address, state_bytes)
-        return ShardClient(address, state_bytes=state_bytes, token=self._token, reader=reader)
+        return ShardClient(address, state_bytes=state_bytes, reader=reader, keys=self._keys)
 
     def link(self, servers: Sequence[str], parts: Sequence[Part]) -> ServerLink:
         """See `Transport.link`."""
         from hybridsync.transport.packed_link import PackedLink  # jax, which a supervisor does without
 
         sizes = [(part.contribution.layout.nbytes, part.parameters.layout.nbytes) for part in parts]
-        primary = OwnParameters(ParameterClient(servers[0], token=self._token), *sizes[0])
-        clients = [ShardClient(address, token=self._token) for address in servers[1:]]
+        primary = OwnParameters(ParameterClient(servers[0], keys=self._keys), *sizes[0])
+        clients = [ShardClient(address, keys=self._keys) for address in servers[1:]]
         others = [OwnBlocks(client, *size) for client, size in zip(clients, sizes[1:], strict=True)]
         return PackedLink(parts, primary, others, self.optimizers(servers, parts))
 
     def optimizers(self, servers: Sequence[str], parts: Sequence[Part]) -> list[OptimizerPort]:
         """Return the ways to the optimizer states at these servers, for one phase."""
         return [
-            OptimizerClient(address, part.opt_state.layout.nbytes, self._token)
+            OptimizerClient(address, part.opt_state.layout.nbytes, self._keys)
             for address, part in zip(servers, parts, strict=True)
         ]
 

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import socket
 import struct
-import threading
 
 import numpy as np
 
-from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import HybridSyncError, RoleLost, WaitTimeout
+from hybridsync.core.errors import HybridSyncError, RoleLost
+from hybridsync.transport.connected_links import LinkConnection
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.channels import CALL_SECS, FIRST_PAUSE_SECS
+from hybridsync.transport.grpc.channels import CALL_SECS
 from hybridsync.transport.grpc.codec import parse
-from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS
-from hybridsync.transport.named_errors import raised
-from hybridsync.transport.shared_memory.service import MOST_BYTES
+from hybridsync.transport.link_service import shut
+from hybridsync.transport.link_session import MOST_BYTES
 from hybridsync.transport.shared_memory.slabs import mapped
 
 _TIMEVAL = struct.Struct("=qq")
+_CLOSE_ON_EXEC, _CUT_OFF = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)  # an enum's `&` takes a microsecond
 
 
-class Connection:
-    """Calls a role, one call at a time, over a connection that is made at the first one.
-
-    A call whose connection is lost is made again on a new one, as the same request may be sent twice. What the lost one
-    lent is the role's again, so that a call which does not take its place ends with `RoleLost`. Where nobody answers
-    any more the role is lost, but for a moment: whoever revokes the phase is to be heard first.
-
-    The lock guards everything but `close`, which ends the call under way.
+class Connection(LinkConnection):
+    """A `LinkConnection` through shared memory; what it lends is read-only.
 
     Args:
       path: of the role's socket.
@@ -44,10 +36,9 @@ class Connection:
     def __init__(
         self, path: str, token: str, who: str, deadline_secs: float = CALL_SECS, contribution_bytes: int = 0
     ) -> None:
-        self._path, self._token, self._who = path, token, f"{who} at unix:{path}"
+        super().__init__(f"{who} at unix:{path}")
+        self._path, self._token = path, token
         self._deadline_secs, self._contribution_bytes = deadline_secs, contribution_bytes
-        self._lock = threading.Lock()
-        self._closed = threading.Event()
         self._socket: socket.socket | None = None
         self._slabs: dict[int, np.ndarray] = {}
         self._has_lost = False  # what was lent is the role's again, and its reader does not know
@@ -61,63 +52,13 @@ class Connection:
         assert self._contribution is not None
         return self._contribution
 
-    def call(self, request: pb.LinkRequest, lent_bytes: int = 0) -> tuple[pb.LinkReply, np.ndarray]:
-        """Return the reply, and what it lends: uint8[lent_bytes], read-only; valid until the next call that lends.
+    def _secs_of(self, request: pb.LinkRequest, lent_bytes: int) -> float:
+        return self._deadline_secs
 
-        Raises:
-          HybridSyncError: by its own name, the error that the role answers with.
-          RoleLost: the role is gone, this end was closed, or what was lent is lost.
-          WaitTimeout: it does not answer in time.
-          SchemaMismatch: what it lends has another size.
-        """
-        with self._lock:
-            first_failed: float | None = None
-            while True:
-                if self._closed.is_set():
-                    raise RoleLost(f"{self._who} was not asked for {request.call}: the link is closed here")
-                try:
-                    return self._exchange(request, lent_bytes)
-                except HybridSyncError:  # its answer; some of them are an OSError, too
-                    raise
-                except BlockingIOError:
-                    self._drop()
-                    raise WaitTimeout(
-                        f"{self._who} did not answer {request.call} within {self._deadline_secs:g} s"
-                    ) from None
-                except OSError as error:  # the connection, or the role, is gone
-                    self._drop()
-                    now = SYSTEM_CLOCK.monotonic()
-                    first_failed = first_failed or now
-                    if now - first_failed > UNREACHABLE_SECS:
-                        raise RoleLost(
-                            f"{self._who} could not be reached for {request.call} within {UNREACHABLE_SECS:g} s "
-                            f"({error.strerror or error}); is its process running?"
-                        ) from error
-                self._closed.wait(FIRST_PAUSE_SECS)
-
-    def close(self) -> None:
-        """End the call under way, with RoleLost, and refuse later ones. What was lent goes back."""
-        self._closed.set()
+    def _interrupt(self) -> None:
         connection = self._socket
         if connection is not None:
-            with contextlib.suppress(OSError):  # the role is gone, or another thread has closed it
-                connection.shutdown(socket.SHUT_RDWR)
-        with self._lock:
-            self._drop()
-
-    def check(self) -> None:
-        """Check that what was lent was not given back by `close` while it was read.
-
-        Raises:
-          RoleLost: it may have been.
-        """
-        if self._closed.is_set():
-            raise RoleLost(f"{self._who} was read while the link was closed here")
-
-    def hang_up(self) -> None:
-        """Give back what was lent; the next call makes a new connection."""
-        with self._lock:
-            self._drop()
+            shut(connection)
 
     def _drop(self) -> None:
         if self._socket is not None:
@@ -172,16 +113,13 @@ class Connection:
         renewed[:] = written
 
     def _received(self, connection: socket.socket, call: str, lent_bytes: int) -> tuple[pb.LinkReply, np.ndarray]:
-        data, files, flags, _ = socket.recv_fds(connection, MOST_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+        data, files, flags, _ = socket.recv_fds(connection, MOST_BYTES, 1, _CLOSE_ON_EXEC)
         try:
             if not data:
                 raise ConnectionResetError(None, "it ended the connection")
             reply = parse(pb.LinkReply, data)
-            if reply.error:
-                error = raised(reply.error, reply.text, self._who, call)
-                assert error is not None, f"{self._who} answers with {reply.error}, which no error is called"
-                raise error
-            if flags & socket.MSG_CTRUNC:
+            self._refused(reply, call)
+            if flags & _CUT_OFF:
                 self._drop()  # the role takes the file for delivered
                 raise HybridSyncError(f"{call} gets no memory of {self._who}: no descriptor is left; raise `ulimit -n`")
             if call == "contribution":
@@ -189,7 +127,7 @@ class Connection:
             elif files:
                 self._slabs[reply.slab] = mapped(files[0], lent_bytes, writes=False)
         except HybridSyncError:
-            if files or flags & socket.MSG_CTRUNC:  # the role does not send that file again on this connection
+            if files or flags & _CUT_OFF:  # the role does not send that file again on this connection
                 self._drop()
             raise
         finally:

@@ -1,4 +1,4 @@
-"""The end of a link through shared memory at the role that is called: one connection, and one thread, for each caller.
+"""The end of a link through shared memory at the role that is called.
 
 A connection's own memory, in which its caller leaves contributions, is made when it is asked for. What a reply lends
 goes back with the next request for such, or when the connection ends: the kernel tells of a caller that is killed.
@@ -14,38 +14,29 @@ import os
 import socket
 import stat
 import struct
-import threading
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import numpy as np
-from absl import logging
 
-from hybridsync.core.clock import SYSTEM_CLOCK, pause
-from hybridsync.core.errors import AddressError, HybridSyncError, InvalidMessage, Unauthenticated, WaitTimeout
-from hybridsync.interfaces.messages import Push, PushReply
-from hybridsync.interfaces.ports import BufferView
+from hybridsync.core.errors import AddressError, InvalidMessage, Unauthenticated, WaitTimeout
+from hybridsync.interfaces.ports import Answer, BufferView
 from hybridsync.transport.buffers import Buffers
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.codec import decode, encode, parse
+from hybridsync.transport.grpc.codec import encode
 from hybridsync.transport.grpc.frames import check_size
-from hybridsync.transport.grpc.parameter_server import BUFFER_SECS
 from hybridsync.transport.link import Services
-from hybridsync.transport.named_errors import named
+from hybridsync.transport.link_service import POLL_SECS, LinkService, has_hung_up, shut
+from hybridsync.transport.link_session import MOST_BYTES, LinkSession, refusal, staged_blocks
 from hybridsync.transport.shared_memory.slabs import Slab, SlabMemory, create
 
-MOST_BYTES = 1 << 16
-"""Of a request or a reply; buffers are not in them."""
-
 _CREDENTIALS = struct.Struct("=iII")  # pid, uid, gid
-_BACKLOG, _POLL_SECS = 64, 0.05
+_BACKLOG = 64
 _FIRST_REQUEST_SECS = 5.0
 """For a caller that has connected to say who it is: until then anybody may be at the other end."""
 
 
-class SlabService:
+class SlabService(LinkService):
     """Serves what a role offers to whoever connects to a socket.
-
-    The lock guards the connections.
 
     Args:
       services: what the role offers; calls come from several threads.
@@ -59,78 +50,34 @@ class SlabService:
     """
 
     def __init__(self, services: Services, memory: SlabMemory, path: str, token: str, most: int) -> None:
-        self._services, self._memory, self._token, self._most = services, memory, token.encode(), most
-        blocks = services.contribution_bytes if services.shard is not None else 0
-        self.blocks = Buffers(blocks, max(1, services.num_buffers))
-        self._lock = threading.Lock()
-        self._sessions: dict[socket.socket, threading.Thread] = {}
-        self._stopped = False
-        self._listener = _bound(path)
-        self._thread = threading.Thread(target=self._serve, name="slabs", daemon=True)
-        self._thread.start()
-
-    def stop(self, wait_secs: float = 0.0) -> None:
-        """End all connections, and wait for the calls under way up to a time."""
-        deadline = SYSTEM_CLOCK.monotonic() + wait_secs
-        with self._lock:
-            self._stopped = True
-            sessions = dict(self._sessions)
-        for connection in (self._listener, *sessions):
-            with contextlib.suppress(OSError):  # its caller is gone
-                connection.shutdown(socket.SHUT_RDWR)
-        for thread in (self._thread, *sessions.values()):
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - SYSTEM_CLOCK.monotonic()))
+        super().__init__(_bound(path), "slabs", most)
+        self._services, self._memory, self._token = services, memory, token.encode()
+        self.blocks = staged_blocks(services)
+        self.start()
 
     def _serve(self) -> None:
         with self._listener:
             while not self._stopped:
-                try:
-                    connection, _ = self._listener.accept()
-                except OSError as error:
-                    if not self._stopped:  # no descriptor is left: whoever calls waits
-                        logging.log_every_n_seconds(logging.WARNING, "a link was not accepted: %s", 10, error)
-                        pause(_POLL_SECS)
-                    continue
-                self._begin(connection)
+                connection = self._accept()
+                if connection is not None:
+                    self._begin_session(connection)
 
-    def _begin(self, connection: socket.socket) -> None:
-        with self._lock:
-            if self._stopped or len(self._sessions) >= self._most:
-                self._turn_away(connection)
-                return
-            session = Session(connection, self._services, self._memory, self._token, self.blocks)
-            thread = threading.Thread(target=self._run, args=(session, connection), name="slab", daemon=True)
-            self._sessions[connection] = thread
-            try:
-                thread.start()
-            except RuntimeError as error:  # there is no thread for it: whoever calls tries again
-                logging.warning("a link was not accepted: %s", error)
-                del self._sessions[connection]
-                connection.close()
+    def _begin_session(self, connection: socket.socket) -> None:
+        session = Session(connection, self._services, self._memory, self._token, self.blocks)
+        self._make_room()
+        if not self._begin(session):
+            self._turn_away(connection)
 
     def _turn_away(self, connection: socket.socket) -> None:
         why = f"{self._most} links are open here, of {self._most} at most; callers that have ended make room, ask again"
         with connection, contextlib.suppress(OSError):  # it does not wait for an answer
             if not self._stopped:
-                connection.settimeout(_POLL_SECS)
+                connection.settimeout(POLL_SECS)
                 connection.recv(MOST_BYTES)  # what nobody has read would reset the caller's end before it is answered
-                connection.send(_refusal(WaitTimeout(why)).SerializeToString())
-
-    def _run(self, session: Session, connection: socket.socket) -> None:
-        try:
-            session.run()
-        except OSError:  # the caller ended before its answer, or this service does
-            return
-        finally:
-            try:
-                session.close()
-            finally:
-                with self._lock:
-                    del self._sessions[connection]
+                connection.send(refusal(WaitTimeout(why)).SerializeToString())
 
 
-class Session:
+class Session(LinkSession):
     """One caller's connection.
 
     Args:
@@ -138,43 +85,26 @@ class Session:
       services: what the role offers.
       memory: where what it lends lies.
       token: of the run.
-      blocks: buffers for staged blocks, which outlive the call.
+      blocks: buffers for staged blocks.
     """
+
+    over = "shared memory"
 
     def __init__(
         self, connection: socket.socket, services: Services, memory: SlabMemory, token: bytes, blocks: Buffers
     ) -> None:
-        self._connection, self._services, self._memory, self._token = connection, services, memory, token
-        self._blocks = blocks
+        super().__init__(services, blocks)
+        self._connection, self._memory, self._token = connection, memory, token
         self._is_known = False
         self._contribution: Slab | None = None
         self._lent: BufferView | None = None
         self._sent: set[int] = set()
         self._file = -1  # goes with the next reply
-        self._calls: dict[str, Callable[[pb.LinkRequest], pb.LinkReply]] = {"read": self._read}
-        if services.parameters is not None:
-            self._parameters = services.parameters
-            self._calls |= {
-                "contribution": self._make_contribution,
-                "pull": self._pull,
-                "push_pull": self._push_pull,
-                "idle": self._idle,
-                "ready": self._ready,
-            }
-        if services.shard is not None:
-            self._shard = services.shard
-            self._calls |= {
-                "contribution": self._make_contribution,
-                "stage": self._stage,
-                "pull_at": self._pull_at,
-            }
+        if services.parameters is not None or services.shard is not None:
+            self._calls["contribution"] = self._make_contribution
 
     def run(self) -> None:
-        """Answer requests until the caller ends.
-
-        Raises:
-          OSError: it ended before its answer.
-        """
+        """See `Answering.run`."""
         self._connection.settimeout(_FIRST_REQUEST_SECS)
         while self.answer_next():
             pass
@@ -188,13 +118,22 @@ class Session:
         data = self._connection.recv(MOST_BYTES + 1)
         if not data:
             return False
-        reply, file = self._answered(data)
+        self._file = -1
+        reply = self.answered(data)
         reply.answers = True
-        if file < 0:
+        if self._file < 0 or reply.error:
             self._connection.send(reply.SerializeToString())
         else:
-            socket.send_fds(self._connection, [reply.SerializeToString()], [file])
+            socket.send_fds(self._connection, [reply.SerializeToString()], [self._file])
         return self._is_known
+
+    def interrupt(self) -> None:
+        """See `Answering.interrupt`."""
+        shut(self._connection)
+
+    def has_ended(self) -> bool:
+        """See `Answering.has_ended`."""
+        return has_hung_up(self._connection)
 
     def close(self) -> None:
         """Take back what was lent, and let go of the contribution's memory now: no collection of garbage is awaited."""
@@ -205,25 +144,7 @@ class Session:
         self._connection.close()
         self._give_back()
 
-    def _answered(self, data: bytes) -> tuple[pb.LinkReply, int]:
-        """Return the reply to a request, and the file that goes with it; -1 for none."""
-        try:
-            if len(data) > MOST_BYTES:
-                raise InvalidMessage(f"the request has more than {MOST_BYTES} bytes, and a buffer is not sent in it")
-            request = parse(pb.LinkRequest, data)
-            self._check(request)
-            call = self._calls.get(request.call)
-            if call is None:
-                raise InvalidMessage(f"this role does not answer {request.call[:40]!r} over shared memory")
-            self._file = -1
-            return call(request), self._file
-        except HybridSyncError as error:
-            return _refusal(error), -1
-        except Exception as error:  # noqa: BLE001 - a defect is told to the caller by name, and the others are served on
-            logging.exception("a call over shared memory failed")
-            return _refusal(HybridSyncError(f"{type(error).__name__}: {error}")), -1
-
-    def _check(self, request: pb.LinkRequest) -> None:
+    def _admit(self, request: pb.LinkRequest) -> None:
         """Refuse a stranger: the folder of the socket is the user's own, but a folder can be opened to others."""
         if self._is_known:
             return
@@ -237,30 +158,7 @@ class Session:
         self._is_known = True
         self._connection.settimeout(None)
 
-    def _lend(self, view: BufferView, num_bytes: int, answer: PushReply | None = None) -> pb.LinkReply:
-        """Return the reply that lends a view; what was lent before has been given back."""
-        assert self._lent is None, "one view is lent at a time"
-        self._lent = view
-        check_size(num_bytes, view.buffer.nbytes)
-        reply = None if answer is None else encode(answer)
-        number = self._memory.number_of(view.buffer)
-        if number not in self._sent:
-            self._sent.add(number)
-            self._file = self._memory.file(number)
-        return pb.LinkReply(slab=number, reply=reply)
-
-    def _give_back(self) -> None:
-        view, self._lent = self._lent, None
-        if view is not None:
-            view.release()
-
-    def _offered(self, num_bytes: int) -> np.ndarray:
-        if self._contribution is None:
-            raise InvalidMessage("there is no memory for a contribution yet; ask for it first")
-        check_size(num_bytes, self._contribution.buffer.nbytes)
-        return self._contribution.buffer
-
-    # --- calls ---
+    # --- buffers ---
 
     def _make_contribution(self, request: pb.LinkRequest) -> pb.LinkReply:
         check_size(request.num_bytes, self._services.contribution_bytes, *self._services.narrow_bytes)
@@ -269,51 +167,40 @@ class Session:
         self._file = self._contribution.file
         return pb.LinkReply()
 
-    def _pull(self, request: pb.LinkRequest) -> pb.LinkReply:
-        self._give_back()
-        answer = self._parameters.pull(decode(Push, request.push))
-        reply = self._lend(answer.parameters, request.num_bytes, answer.reply)
-        answer.await_arrival()
-        return reply
+    def _check_offer(self, num_bytes: int) -> None:
+        if self._contribution is None:
+            raise InvalidMessage("there is no memory for a contribution yet; ask for it first")
+        check_size(num_bytes, self._contribution.buffer.nbytes)
 
-    def _push_pull(self, request: pb.LinkRequest) -> pb.LinkReply:
-        push, contribution = decode(Push, request.push), self._offered(request.num_bytes)
-        offer = self._parameters.begin_push(push)
-        self._give_back()  # before the update, which may write over it: the caller has computed on it
-        answer = offer(contribution)
-        reply = self._lend(answer.parameters, answer.parameters.buffer.nbytes, answer.reply)
-        if answer.reply.brings_parameters(push):
+    def _offered(self, num_bytes: int) -> AbstractContextManager[np.ndarray]:
+        assert self._contribution is not None
+        return contextlib.nullcontext(self._contribution.buffer)
+
+    def _copy_offered(self, into: np.ndarray) -> None:
+        assert self._contribution is not None
+        into[:] = self._contribution.buffer
+
+    def _lend_parameters(self, answer: Answer, num_bytes: int, brings_them: bool) -> pb.LinkReply:
+        reply = self._lend(answer.parameters, num_bytes)
+        reply.reply.CopyFrom(encode(answer.reply))
+        if brings_them:
             answer.await_arrival()
         return reply
 
-    def _idle(self, request: pb.LinkRequest) -> pb.LinkReply:
-        self._parameters.idle(decode(Push, request.push))
-        return pb.LinkReply()
+    def _lend(self, view: BufferView, num_bytes: int) -> pb.LinkReply:
+        assert self._lent is None, "one view is lent at a time"
+        self._lent = view
+        check_size(num_bytes, view.buffer.nbytes)
+        number = self._memory.number_of(view.buffer)
+        if number not in self._sent:
+            self._sent.add(number)
+            self._file = self._memory.file(number)
+        return pb.LinkReply(slab=number)
 
-    def _ready(self, request: pb.LinkRequest) -> pb.LinkReply:
-        self._parameters.ready(decode(Push, request.push))
-        return pb.LinkReply()
-
-    def _stage(self, request: pb.LinkRequest) -> pb.LinkReply:
-        push, contribution = decode(Push, request.push), self._offered(request.num_bytes)
-        block = self._blocks.borrow(
-            BUFFER_SECS, request.num_bytes
-        )  # it is kept until the primary decides, and the caller goes on
-        block.buffer[:] = contribution
-        return pb.LinkReply(non_finite=self._shard.stage(push, block))
-
-    def _pull_at(self, request: pb.LinkRequest) -> pb.LinkReply:
-        self._give_back()
-        return self._lend(self._shard.pull_at(decode(Push, request.push)), request.num_bytes)
-
-    def _read(self, request: pb.LinkRequest) -> pb.LinkReply:
-        self._give_back()
-        return self._lend(self._services.holder.lend(request.snapshot_id), request.num_bytes)
-
-
-def _refusal(error: HybridSyncError) -> pb.LinkReply:
-    name, text = named(error)
-    return pb.LinkReply(error=name, text=text, answers=True)
+    def _give_back(self) -> None:
+        view, self._lent = self._lent, None
+        if view is not None:
+            view.release()
 
 
 def _bound(path: str) -> socket.socket:

@@ -7,6 +7,8 @@ import fcntl
 import mmap
 import os
 import threading
+import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,13 +78,15 @@ def _lacking(num_bytes: int, error: OSError) -> HybridSyncError:
 class SlabMemory:
     """Makes the buffers of one process that others read in place, and finds the file of each.
 
-    They live as long as the process. The lock guards the table.
+    They live as long as this object; what is mapped stays for as long as somebody refers to it. The lock guards the
+    table.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._numbers: dict[int, int] = {}
         self._slabs: list[Slab] = []
+        weakref.finalize(self, _close_files, self._slabs)
 
     def allocate(self, num_bytes: int) -> np.ndarray:
         """Return a new buffer: uint8[num_bytes], zeroed, page-aligned.
@@ -105,6 +109,11 @@ class SlabMemory:
     def file(self, number: int) -> int:
         """Return the descriptor of a slab."""
         return self._slabs[number - 1].file
+
+
+def _close_files(slabs: Iterable[Slab]) -> None:
+    for slab in slabs:
+        os.close(slab.file)
 
 
 def _address(buffer: np.ndarray) -> int:

@@ -1,0 +1,99 @@
+"""A place for a connection of buffers, asked for over gRPC, which knows the caller by the run's token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hybridsync.core.errors import InvalidMessage
+from hybridsync.security.identity import MEMBER, Identity
+from hybridsync.security.keyring import NO_KEYS, Keyring
+from hybridsync.transport.grpc import hybridsync_pb2 as pb
+from hybridsync.transport.grpc.channels import CALL_SECS, Channel, Servicer, call, stub
+from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS
+
+MOST_SOCKETS = 8
+"""Of one connection."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a connection is expected, and by what its caller is known.
+
+    Args:
+      port: of the host that was asked.
+      connection_id, key: random bytes (see `transport/tcp/handshake.py`).
+    """
+
+    port: int
+    connection_id: bytes
+    key: bytes = field(repr=False)
+
+
+class BulkPort(Protocol):
+    """Expects connections."""
+
+    def open(self, num_sockets: int, caller: Identity | None) -> Place:
+        """Expect a connection of so many sockets.
+
+        Args:
+          num_sockets: of it.
+          caller: who asks, and may make no other calls on it than over gRPC; None where nobody is named.
+
+        Raises:
+          WaitTimeout: no place is free.
+          RoleLost: the role is stopping.
+        """
+        ...
+
+
+class BulkLinkServicer(Servicer):
+    """Serves places for connections.
+
+    Args:
+      backend: is called by several threads at a time.
+    """
+
+    def __init__(self, backend: BulkPort) -> None:
+        self._backend = backend
+        super().__init__("BulkLink", unary={}, with_caller={"Open": self._open})
+
+    def _open(self, request: pb.OpenRequest, caller: Identity | None) -> pb.OpenReply:
+        if not 1 <= request.num_sockets <= MOST_SOCKETS:
+            raise InvalidMessage(
+                f"a connection of {request.num_sockets} sockets was asked for; ask for 1 to {MOST_SOCKETS}"
+            )
+        place = self._backend.open(request.num_sockets, caller)
+        return pb.OpenReply(port=place.port, connection_id=place.connection_id, key=place.key)
+
+
+class BulkLinkClient:
+    """Asks a role for places.
+
+    Args:
+      address: of the role.
+      who: the role, for errors.
+      keys: of this process.
+      role: that is dialled; `MEMBER` for whoever holds the state.
+    """
+
+    def __init__(self, address: str, who: str, keys: Keyring = NO_KEYS, role: str = MEMBER) -> None:
+        self._who = who
+        self._channel = Channel(address, keys, role)
+        self._open = stub(self._channel, "BulkLink", "Open")
+
+    def open(self, num_sockets: int) -> Place:
+        """Ask for a place.
+
+        Raises:
+          HybridSyncError: by its own name, the error that the role answers with.
+          RoleLost: the role could not be reached.
+          WaitTimeout: it did not answer in time.
+        """
+        request = pb.OpenRequest(num_sockets=num_sockets)
+        reply = call(self._open, request, CALL_SECS, self._who, "Open", UNREACHABLE_SECS)
+        return Place(reply.port, reply.connection_id, reply.key)
+
+    def close(self) -> None:
+        """Close the channel; a call under way ends with RoleLost."""
+        self._channel.close()

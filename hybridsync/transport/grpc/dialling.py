@@ -1,0 +1,166 @@
+"""Channels: how a role is dialled, and dialled anew when this process has other credentials."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from hybridsync.security.credentials import Credentials
+from hybridsync.security.identity import MEMBER, server_name
+from hybridsync.security.keyring import NO_KEYS, Keyring
+from hybridsync.transport.grpc.token import shown
+
+MESSAGE_BYTES = 4 << 20
+"""Limit of one message, both ways: a chunk, or a small push; states go in chunks."""
+
+METADATA_BYTES = 64 << 10
+"""Limit of the metadata of one call: an error's text, percent-encoded."""
+
+COMMON_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.max_metadata_size", METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", METADATA_BYTES),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+]
+
+# What the network drops is noticed within keepalive time + timeout, because the kernel misses its acknowledgements,
+# and is over one backoff after it heals. Where the other kernel goes on to acknowledge (a stopped process, a gateway
+# that swallows replies) only a ping tells, which gRPC awaits for a minute unless told otherwise: here for as long as a
+# server's lease, because a server that goes on within it costs nobody anything. A role that compiles on a shared
+# machine can starve for a second, hence the generous timeouts.
+_CHANNEL_OPTIONS = [
+    *COMMON_OPTIONS,
+    ("grpc.keepalive_time_ms", 2000),
+    ("grpc.keepalive_timeout_ms", 2000),
+    ("grpc.http2.ping_timeout_ms", 15_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),  # this one is the time a connection attempt is given
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_retries", 0),  # `call` retries
+    ("grpc.use_local_subchannel_pool", 1),  # two clients in one process do not share a connection
+]
+
+
+def make_channel(address: str, credentials: Credentials | None = None, role: str = MEMBER) -> grpc.Channel:
+    """Return a channel to an address, with this project's settings; it connects at the first call.
+
+    Args:
+      address: `host:port`, or `unix:` and the path of a socket.
+      credentials: of this process; None for a channel without TLS.
+      role: that is dialled: another one's certificate is refused. `MEMBER` for whoever may hold a state.
+    """
+    if credentials is None:
+        return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+    proof = grpc.ssl_channel_credentials(
+        credentials.authority.encode(), credentials.key.encode(), credentials.certificate.encode()
+    )
+    # The roles of a run have no names in DNS: a certificate names the role, whatever address it is dialled at.
+    options = [*_CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", server_name(role))]
+    return grpc.secure_channel(address, proof, options=options)
+
+
+@dataclass(eq=False)
+class _Dialled:
+    """A channel that was made with certain credentials, and how many calls are under way on it."""
+
+    channel: grpc.Channel
+    credentials: Credentials | None
+    num_calls: int = 0
+
+
+class Channel:
+    """Connects to a role at the first call, and shows the run's token in each.
+
+    When this process has other credentials, the next call dials anew: gRPC's channels cannot change theirs. Calls that
+    are under way end where they began, and the former channel is closed behind them, by a later call. It is not closed
+    where its last call ends: that may be gRPC's own thread, for which `close` would wait. The lock guards all fields.
+
+    Args:
+      address: `host:port`, or `unix:` and the path of a socket.
+      keys: of this process.
+      role: that is dialled (see `make_channel`).
+    """
+
+    def __init__(self, address: str, keys: Keyring = NO_KEYS, role: str = MEMBER) -> None:
+        self._address, self._keys, self._role = address, keys, role
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._former: list[_Dialled] = []
+        self._dialled = self._dial()
+
+    def unary_unary(self, *method: Any) -> Callable[..., Any]:
+        """Return the callable of a method (see `grpc.Channel.unary_unary`)."""
+
+        def call(request: Any, timeout: float | None = None) -> Any:
+            dialled = self._begin()
+            try:
+                made = dialled.channel.unary_unary(*method)
+                return made(request, timeout=timeout, metadata=shown(self._keys))
+            finally:
+                self._end(dialled)
+
+        return call
+
+    def unary_stream(self, *method: Any) -> Callable[..., Any]:
+        """Return the callable of a method (see `grpc.Channel.unary_stream`)."""
+        return self._streaming(lambda channel: channel.unary_stream(*method))
+
+    def stream_stream(self, *method: Any) -> Callable[..., Any]:
+        """Return the callable of a method (see `grpc.Channel.stream_stream`)."""
+        return self._streaming(lambda channel: channel.stream_stream(*method))
+
+    def close(self) -> None:
+        """Close the channel; calls under way end, later ones are refused."""
+        with self._lock:
+            self._is_closed = True
+            closed, self._former = [*self._former, self._dialled], []
+        for each in closed:
+            each.channel.close()
+
+    def __enter__(self) -> Channel:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _dial(self) -> _Dialled:
+        credentials = self._keys.credentials
+        return _Dialled(make_channel(self._address, credentials, self._role), credentials)
+
+    def _streaming(self, make: Callable[[grpc.Channel], Any]) -> Callable[..., Any]:
+        def call(request: Any, timeout: float | None = None) -> Any:
+            dialled = self._begin()
+            try:
+                stream = make(dialled.channel)(request, timeout=timeout, metadata=shown(self._keys))
+                is_under_way = stream.add_callback(lambda: self._end(dialled))
+            except BaseException:
+                self._end(dialled)
+                raise
+            if not is_under_way:
+                self._end(dialled)
+            return stream
+
+        return call
+
+    def _begin(self) -> _Dialled:
+        with self._lock:
+            if self._keys.credentials is not self._dialled.credentials and not self._is_closed:
+                self._former.append(self._dialled)
+                self._dialled = self._dial()
+            over = [each for each in self._former if not each.num_calls]
+            self._former = [each for each in self._former if each.num_calls]
+            self._dialled.num_calls += 1
+            dialled = self._dialled
+        for each in over:
+            each.channel.close()
+        return dialled
+
+    def _end(self, dialled: _Dialled) -> None:
+        with self._lock:
+            dialled.num_calls -= 1

@@ -1,0 +1,1 @@
+"""TCP as the carrier of buffers between hosts."""
