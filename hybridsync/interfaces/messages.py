@@ -33,6 +33,11 @@ class RoleState:
     completed: int = 0
 
 
+Process = tuple[str, int, int, int]
+"""Tells a process from all others of a run: role, number, restart count, process id. Hosts have the same process ids,
+and each start of a run counts restarts from 0."""
+
+
 @dataclass(frozen=True)
 class Hello:
     """A role's first words to a chief.
@@ -47,6 +52,8 @@ class Hello:
       version: version of the package.
       restart_count: how many processes had this place before; makes the incarnation.
       role_state: what the role is in the middle of; None in its own first words.
+      process_group: address of the process group that a worker has joined; "" where there is none. Only workers of one
+        group can form a mesh.
     """
 
     role: str
@@ -58,6 +65,12 @@ class Hello:
     version: str
     restart_count: int = 0
     role_state: RoleState | None = None
+    process_group: str = ""
+
+    @property
+    def process(self) -> Process:
+        """Which process says this."""
+        return self.role, self.id, self.restart_count, self.pid
 
 
 @dataclass(frozen=True)
@@ -167,7 +180,7 @@ class LeaseReply:
     """Units to append to the stream; `final` when none will follow.
 
     Args:
-      join_group: there are none now, and everybody is called to a full synchronisation.
+      join_group: everybody is called to a full synchronisation, which comes before these units.
     """
 
     ranges: tuple[Range, ...]
@@ -184,14 +197,16 @@ class AppliedUnit(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupRequest:
-    """A worker has come to a group round, and asks whom to average with.
+    """A worker has come to a group round, and asks whom to average with; or it is there for others while it computes.
 
     Args:
       number: of the worker's group rounds in this phase; the same one asks for the same answer again.
+      serves: counts the groups of others that it is there for before this group round; 0 where it has come itself.
       applied: to its replica since its last group round.
       dropped: (unit, reason) finally dropped since then.
       last: it has no work any more.
       logs: whether it wants to hear of every update at a full synchronisation.
+      average_secs: what its last average took; 0 before the first.
     """
 
     worker: int
@@ -202,6 +217,8 @@ class GroupRequest:
     dropped: tuple[tuple[int, str], ...] = ()
     last: bool = False
     logs: bool = False
+    average_secs: float = 0.0
+    serves: int = 0
 
 
 @dataclass(frozen=True)
@@ -232,12 +249,14 @@ class GroupReply:
       members: all of the group, in the order of their sum; one alone does not average. () while it has to wait.
       missing: whom it waits for.
       sequence: counts the group rounds of the run, in the order in which they began.
-      units: applied in the whole run by then, as far as anybody has told.
+      units: applied in the whole run by the members of the groups up to this one; who still waits does not count.
       optimizer: whether the optimizer's state is averaged too.
       is_full_sync: everybody is in it, and all replicas become one state.
       applied, dropped: units of that state; only of a full synchronisation.
       updates: group rounds since the last full synchronisation, this one included; only of such a one, and where they
         are wanted.
+      again: the worker comes back at once: the group that it asked for stands behind this one.
+      over: it is there for nobody any more, because it has come to its own group round.
     """
 
     members: tuple[int, ...]
@@ -249,6 +268,8 @@ class GroupReply:
     applied: tuple[Range, ...] = ()
     dropped: tuple[Range, ...] = ()
     updates: tuple[GroupUpdate, ...] = ()
+    again: bool = False
+    over: bool = False
 
 
 class Push(NamedTuple):
@@ -261,6 +282,9 @@ class Push(NamedTuple):
       non_finite: the first entry of the contribution that is no finite number, as another server than the primary
         named it to the worker; "" where it named none.
       restart_count: how often the worker's program was begun anew in this phase, for replays.
+      newest: sequence of the newest version that the worker's program knew, where that made its rate, for replays; 0
+        elsewhere.
+      push_only: no parameters are to come with the reply: the worker pulls them beside its pushes.
     """
 
     phase_id: PhaseId
@@ -270,6 +294,8 @@ class Push(NamedTuple):
     base: int
     non_finite: str = ""
     restart_count: int = 0
+    newest: int = 0
+    push_only: bool = False
 
 
 class Part(NamedTuple):
@@ -307,7 +333,8 @@ class PushReply(NamedTuple):
     """Answers a push: whether it was applied, dropped, or known already.
 
     Args:
-      sequence: of the newest parameters, which come with the reply to a pull, or to a push computed on older ones.
+      sequence: of the newest parameters, which come with the reply to a pull, or to a push computed on older ones that
+        asks for them.
       duplicate: the units had already been applied or dropped; nothing was done now.
       dropped: reason, when the units were finally dropped; "" otherwise.
       units, own, fastest: progress of those parameters (see `protocols.base.Version`); 0 where nobody asks for it.
@@ -324,7 +351,7 @@ class PushReply(NamedTuple):
 
     def brings_parameters(self, push: Push) -> bool:
         """Return whether parameters come with the reply: not those that `push` was computed on, which it has."""
-        return self.sequence != push.base
+        return self.sequence != push.base and not push.push_only
 
 
 STARTED_FIRST = "start"
@@ -338,6 +365,7 @@ class RoleEvent:
     Args:
       unit: that a lost worker was computing; -1 for none.
       quarantined: nobody takes the place of this worker in this session of the run.
+      restart_count: how many processes had this place before.
     """
 
     role: str
@@ -347,3 +375,9 @@ class RoleEvent:
     wall: float
     unit: int = -1
     quarantined: bool = False
+    restart_count: int = 0
+
+    @property
+    def process(self) -> Process:
+        """Which process it tells of."""
+        return self.role, self.id, self.restart_count, self.pid

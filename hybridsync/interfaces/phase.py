@@ -31,8 +31,9 @@ class Phase:
       snapshot_id: which snapshot of `source` is the starting state.
       fingerprint: fingerprint of the starting state.
       servers: addresses of the parameter servers.
-      reason: why it was entered: "start", "planned", "resume".
+      reason: why it was entered: "start", "planned", "policy", "ordered", "join", "death", "resume".
       shares: units that each member takes in one lock-step step, in mesh order; () for one each.
+      order: number of the user's order that it carries out; 0 where it is what the plan or a policy wants.
     """
 
     id: PhaseId
@@ -49,6 +50,7 @@ class Phase:
     servers: tuple[str, ...]
     reason: str
     shares: tuple[int, ...] = ()
+    order: int = 0
 
     @functools.cached_property
     def protocol(self) -> Protocol:
@@ -81,6 +83,11 @@ class Phase:
         if not (0 <= self.id.number < MOST_UPDATES and 0 <= self.sequence < MOST_UPDATES):
             raise InvalidMessage(
                 f"phase {self.id} begins behind update {self.sequence}; both are numbers from 0 to {MOST_UPDATES - 1}"
+            )
+        if not 0 <= self.order < MOST_UPDATES:
+            raise InvalidMessage(
+                f"phase {self.id} carries out order {self.order}; orders are counted from 1 to {MOST_UPDATES - 1}, and "
+                "0 is none"
             )
         if not 0 <= self.end_units <= workload:
             raise InvalidMessage(

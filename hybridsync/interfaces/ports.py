@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from hybridsync.core.plan import PhaseId
+from hybridsync.interfaces.agents import AgentHello, AgentReply, AgentReport, AgentWelcome
+from hybridsync.interfaces.commands import StatusReply, StopReply, StopRequest, SwitchReply, SwitchRequest
 from hybridsync.interfaces.messages import (
     GroupReply,
     GroupRequest,
@@ -99,6 +101,58 @@ class SupervisorPort(Protocol):
     def role_lost(self, event: RoleEvent) -> None: ...
 
     def preempt(self) -> None: ...
+
+
+class CommandPort(Protocol):
+    """Declares what a run's user may ask of its chief."""
+
+    def status(self) -> StatusReply:
+        """Return where the run stands."""
+        ...
+
+    def switch(self, request: SwitchRequest) -> SwitchReply:
+        """Have the run go on under another protocol; what was accepted outlives the chief's process.
+
+        Raises:
+          PlanError, ConfigError: the protocol cannot be used; nothing has changed.
+          NotRunning: no phase is under way.
+        """
+        ...
+
+    def stop(self, request: StopRequest) -> StopReply:
+        """Have the run save its state and stop.
+
+        Raises:
+          NotRunning: it is over.
+        """
+        ...
+
+
+class HeadPort(Protocol):
+    """Takes in the agents of a run's further hosts, and exchanges orders for events with them."""
+
+    def attach(self, hello: AgentHello) -> AgentWelcome:
+        """Take part in the run; a repeat of the same session changes nothing.
+
+        A new session takes the place of the host's former one, under which nothing may run any more.
+
+        Raises:
+          UnknownRole: the run has no such host.
+          VersionMismatch: the agent's package is of another minor series.
+          ConfigError: the agent has another configuration.
+          InvalidMessage: a number is out of range, or the session no session.
+          StaleAgent: the session is over already.
+        """
+        ...
+
+    def exchange(self, report: AgentReport) -> AgentReply:
+        """Take events, and return orders; waits up to `report.hold_secs` while there is nothing to say.
+
+        Raises:
+          StaleAgent: the session is over; AgentReplaced: because another agent has its place.
+          InvalidMessage: events are missing before these, or a number is out of range.
+        """
+        ...
 
 
 class PhaseIds(Protocol):

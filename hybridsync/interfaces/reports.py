@@ -18,7 +18,8 @@ SEND = "send"
 """The span of a worker's own part in a collective or an average, before anybody waits for anybody."""
 
 BESIDE = "transfer"
-"""Category of the spans of what goes on beside a worker's training: a track of its own, and no time of the worker."""
+"""Begins the category of the spans of what goes on beside a worker's training: tracks of their own, and no time of the
+worker."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Report:
       unit_secs: of each unit since the last report, what it took the worker itself, without waiting for others; ()
         where nobody judges it by them.
       doing_secs: for how long the training thread has been at what it is `doing`, by the worker's own clock.
+      sent_bytes, received_bytes: of gradients and states in that interval, as they travel (workers).
       usual_secs: what the worker's recent units took it to compute, in this phase; 0 before the first one ended.
     """
 
@@ -106,6 +108,8 @@ class Report:
     unit_secs: tuple[float, ...] = ()
     doing_secs: float = 0.0
     usual_secs: float = 0.0
+    sent_bytes: int = 0
+    received_bytes: int = 0
 
     def pieces(self, most: int = MOST_ENTRIES) -> Iterator[Report]:
         """Yield the report as several with at most `most` entries in each list; after an outage it may be long.
@@ -122,6 +126,7 @@ class Report:
             cut = {name: entries[start : start + most] for name, entries in lists.items()}
             yield replace(piece, **cut, hold_secs=self.hold_secs if start == starts[-1] else 0.0)
             piece = replace(piece, num_losses=0, loss_sum=0.0, compute_secs=0.0, wait_secs=0.0, compile_secs=0.0)
+            piece = replace(piece, sent_bytes=0, received_bytes=0)
 
 
 @dataclass(frozen=True)

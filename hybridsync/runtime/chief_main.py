@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -10,15 +11,21 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
+from absl import logging
+
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED
+from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, AddressError
 from hybridsync.core.work_deadlines import LOOP_SECS, Watching
 from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.ports import ServerPort, SnapshotSource
-from hybridsync.runtime.heartbeat import use_compilation_cache
+from hybridsync.policies.plan_checks import checked_order
+from hybridsync.runtime.control_file import remove_control, write_control
 from hybridsync.runtime.wiring.chief import ChiefRole
 from hybridsync.runtime.wiring.transport import transport_of
+from hybridsync.security.keyring import Keyring
+from hybridsync.storage.durable import Fence, HeldLock
 from hybridsync.telemetry.progress import open_progress
+from hybridsync.telemetry.prometheus import serve_metrics
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
 from hybridsync.training.buffer_layout import Layout
@@ -38,17 +45,20 @@ def run_chief(
     init_from: Path | None,
     convert_units: bool,
     address: str,
-    token: str,
+    keys: Keyring,
+    user_keys: Keyring,
     restarted: bool,
     coordinator: str,
     collective: str,
     link: str,
     num_devices: int,
     num_threads: int | None,
+    metrics: tuple[str, int],
     report: Callable[[dict], None],
     watchdog: Watching,
     screen: TextIO = sys.stderr,
-    lock_fd: int | None = None,
+    lock: HeldLock | None = None,
+    sums_refused: str = "",
 ) -> int:
     """Open the run, serve its roles, take it to its end, and return the exit code.
 
@@ -58,17 +68,20 @@ def run_chief(
       init_from: see `open_run`.
       convert_units: see `open_run`.
       address: to serve on.
-      token: of the run.
+      keys: of this process.
+      user_keys: of the run's user, for the commands.
       restarted: another chief served this run before, whose roles may still train.
       coordinator: address where the supervisor, this process's parent, serves the process group.
       collective: how the workers sum among themselves.
       link: how buffers go between processes.
       num_devices: local devices of each worker, among which a mesh of the process group chooses.
       num_threads: with which XLA computes in each role; None leaves it to XLA.
+      metrics: address and port at which Prometheus finds the run's figures; port 0 for none.
       report: tells the supervisor: {"address": ...} once served.
       watchdog: of this process.
       screen: where progress is shown.
-      lock_fd: by which the supervisor has locked the workdir; None where it has not.
+      lock: of the workdir, which the supervisor has taken; None where it has not.
+      sums_refused: why workers may not sum among themselves; "" where they may.
 
     Raises:
       HybridSyncError: refused input, or the run could not go on.
@@ -82,26 +95,27 @@ def run_chief(
                 init_from=init_from,
                 convert_units=convert_units,
                 alive=restarted,
-                lock_fd=lock_fd,
+                held=lock,
+                check_order=partial(checked_order, sums_refused=sums_refused),
             )
     except AlreadyCompleted as done:
         print(f"{done}; nothing is left to do", file=screen, flush=True)
         return EXIT_COMPLETED
     run = opening.run
     assert run.workdir is not None and opening.lock is not None
-    use_compilation_cache(run.workdir)
     recorder = Recorder.open(
         run.workdir,
         clock,
         timeline=run.config.telemetry.timeline,
         progress=open_progress(run.config.workload, screen, clock),
         restarted=restarted,
+        fence=opening.fence,
     )
     try:
         with watchdog.work("the run", LOOP_SECS):
             summary = _manage(
-                *(opening, recorder, transport_of(link, token), address, restarted),
-                *(coordinator, collective, num_devices, num_threads, report, watchdog),
+                *(opening, recorder, transport_of(link, keys), address, user_keys),
+                *(restarted, coordinator, collective, num_devices, num_threads, metrics, report, watchdog),
             )
     finally:
         recorder.close()
@@ -114,11 +128,13 @@ def _manage(
     recorder: Recorder,
     transport: Transport,
     address: str,
+    user_keys: Keyring,
     restarted: bool,
     coordinator: str,
     collective: str,
     num_devices: int,
     num_threads: int | None,
+    metrics: tuple[str, int],
     report: Callable[[dict], None],
     watchdog: Watching,
 ) -> Summary:
@@ -127,42 +143,89 @@ def _manage(
 
     def evict(event: RoleEvent) -> None:
         quarantine = event.reason if event.quarantined else ""
-        report({"kill": {"role": event.role, "id": event.id, "pid": event.pid, "quarantine": quarantine}})
+        which = {"role": event.role, "id": event.id, "pid": event.pid, "restart_count": event.restart_count}
+        report({"kill": {**which, "quarantine": quarantine}})
 
-    role = ChiefRole(opening, layout, SYSTEM_CLOCK, restarted=restarted, evict=evict, allocate=transport.allocate)
+    role = ChiefRole(
+        opening,
+        layout,
+        SYSTEM_CLOCK,
+        restarted=restarted,
+        evict=evict,
+        ask_stop=lambda: report({"stop": True}),
+        allocate=transport.allocate,
+    )
     committed, control = role.committed, role.chief.control
     services = Services(holder=committed, state_bytes=layout.nbytes, chief=role.chief.service)
     serving = transport.serve(services, address, calls=4 * run.config.workers + 8, watchdog=watchdog)
     bound = serving.address
     report({"address": bound})
-    here = {"phase": opening.phase_number, "id": 0, "host": socket.gethostname()}
-    if not restarted:
-        bits = {"collective": collective, "num_threads": num_threads}  # the last ones of each result depend on them
-        opening.announce(recorder, runtime="processes", address=bound, **bits)
-        recorder.events.write("role_started", role="supervisor", pid=os.getppid(), address=coordinator, **here)
-    recorder.events.write("role_started", role="chief", pid=os.getpid(), address=bound, **here)
-    other_holder_at = Directory(partial(transport.holder, state_bytes=layout.nbytes), control.is_live)
-    server_at = Directory(partial(transport.server, state_bytes=layout.nbytes), control.is_live)
+    with contextlib.ExitStack() as control_file:  # removed whatever fails from here on
+        if run.workdir is not None:
+            control_file.callback(remove_control, run.workdir, opening.fence)
+            write = partial(_tell_commands, run.workdir, bound, user_keys, opening.fence)
+            control_file.enter_context(user_keys.followed_by(write))
+        here = {"phase": opening.phase_number, "id": 0, "host": socket.gethostname()}
+        if not restarted:
+            bits = {"collective": collective, "num_threads": num_threads}  # the last ones of each result depend on them
+            opening.announce(recorder, runtime="processes", address=bound, **bits)
+            recorder.events.write("role_started", role="supervisor", pid=os.getppid(), address=coordinator, **here)
+        recorder.events.write("role_started", role="chief", pid=os.getpid(), address=bound, **here)
+        other_holder_at = Directory(partial(transport.holder, state_bytes=layout.nbytes), control.members.is_live)
+        server_at = Directory(partial(transport.server, state_bytes=layout.nbytes), control.members.is_live)
+        served: set[str] = set()
 
-    def holder_at(address: str) -> SnapshotSource:
-        return committed if address == bound else other_holder_at(address)
+        def servers() -> Mapping[str, ServerPort]:
+            addresses = [control.members.address_of("server", index) for index in range(run.config.servers)]
+            served.update(addresses)
+            return {server: server_at(server) for server in addresses}
 
-    def servers() -> Mapping[str, ServerPort]:
-        addresses = [control.address_of("server", index) for index in range(run.config.servers)]
-        return {server: server_at(server) for server in addresses}
+        def holder_at(address: str) -> SnapshotSource:
+            if address in served:  # by the connection that is there: a server that stands still takes no new one
+                return server_at(address)
+            return committed if address == bound else other_holder_at(address)
 
-    controller = role.controller(
-        bound,
-        recorder,
-        servers=servers,
-        holder_at=holder_at,
-        renew=lambda: report({"renew": True}),
-        num_devices=num_devices,
-        watchdog=watchdog,
-    )
+        controller = role.controller(
+            bound,
+            recorder,
+            servers=servers,
+            holder_at=holder_at,
+            renew=lambda: report({"renew": True}),
+            num_devices=num_devices,
+            watchdog=watchdog,
+        )
+        stop_metrics = _serve_metrics(metrics, role, restarted)
+        try:
+            return controller.run()
+        finally:
+            stop_metrics()
+            report({"over": True})
+            control_file.close()
+            control.await_all_informed(TELL_SECS)
+            serving.stop(grace_secs=1.0, wait_secs=TELL_SECS)
+
+
+def _tell_commands(workdir: Path, address: str, keys: Keyring, fence: Fence) -> None:
+    """Say where the commands of the run's user find this chief; without that the run goes on."""
     try:
-        return controller.run()
-    finally:
-        report({"over": True})
-        control.await_all_informed(TELL_SECS)
-        serving.stop(grace_secs=1.0, wait_secs=TELL_SECS)
+        write_control(workdir, address, keys.token, os.getppid(), keys.credentials, fence)
+    except OSError as error:
+        logging.error("hybridsync status, switch and stop will not find this run: %s", error)
+
+
+def _serve_metrics(place: tuple[str, int], role: ChiefRole, restarted: bool) -> Callable[[], None]:
+    """Serve the run's figures to Prometheus; a run that goes on does so without, if another program has the port now.
+
+    Raises:
+      AddressError: the port is in use, and the run only begins.
+    """
+    host, port = place
+    if not port:
+        return lambda: None
+    try:
+        return serve_metrics(host, port, role.chief.service.status)
+    except AddressError as error:
+        if not restarted:
+            raise
+        logging.error("the run goes on without its metrics: %s", error)
+        return lambda: None

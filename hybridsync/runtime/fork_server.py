@@ -23,11 +23,17 @@ import socket
 import sys
 from typing import NoReturn
 
-from hybridsync.runtime.role_pipe import LOCK_FD, REPORT_FD, SUPERVISOR_PID, UNIT_FD, Child, die_with_parent
+from hybridsync.runtime.role_pipe import LOCK_FD, REPORT_FD, ROLE, SUPERVISOR_PID, UNIT_FD, Child, live_under
+from hybridsync.runtime.role_signals import ignore_signals
 
 FORK_SERVER_FD = "HYBRIDSYNC_FORK_SERVER_FD"
 ORDER_BYTES = 1 << 16
 NUM_DESCRIPTORS = 6
+
+
+def is_role() -> bool:
+    """Return whether a supervisor, or a host's agent, started this process; only before `connect`."""
+    return FORK_SERVER_FD in os.environ or ROLE in os.environ
 
 
 def connect() -> Child | ForkServer | None:
@@ -40,7 +46,7 @@ def connect() -> Child | ForkServer | None:
     if descriptor is None:
         return Child.from_environment()
     supervisor = int(os.environ.pop(SUPERVISOR_PID))
-    die_with_parent(supervisor, "the fork server")
+    live_under(supervisor, "the fork server")
     return ForkServer(int(descriptor), supervisor)
 
 
@@ -68,8 +74,10 @@ class ForkServer:
         Raises:
           RoleLost: in a role: the supervisor has died meanwhile.
         """
+        gc.disable()  # what is imported stays: to look for garbage in it was a sixth of the time
         for module in modules:
             importlib.import_module(module)
+        gc.enable()
         own, alone = os.getpid(), _has_one_thread()
         gc.collect()
         gc.freeze()  # what is here is never garbage: no collection of a role's touches, and so copies, its pages
@@ -137,6 +145,7 @@ def _be_program(*inherited: int) -> NoReturn:
     """Start this process's program anew, which takes the role up from the environment."""
     for descriptor in inherited:
         os.set_inheritable(descriptor, True)
+    ignore_signals()
     os.execv(sys.executable, sys.orig_argv)
 
 

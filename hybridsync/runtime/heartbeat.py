@@ -1,4 +1,4 @@
-"""Does what server and worker processes both do: first words, heartbeat, compilation cache and its account."""
+"""Does what server and worker processes both do: first words, heartbeat, the account of compilations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 import jax
@@ -40,7 +39,6 @@ CHIEF_SECS = 60.0
 AGAIN_SECS = 0.1
 """Between two tries at a chief that forgets a role again: it was lost as well."""
 
-COMPILATION_CACHE = "compilation_cache"
 STOP_SECS = 10.0
 
 
@@ -91,25 +89,12 @@ class ReconnectingChiefClient:
 
 def hello(spec: RoleSpec, address: str, schema: str, role_state: RoleState | None = None) -> Hello:
     """Return who this process is, which serves its state at `address`."""
-    host = socket.gethostname()
     return Hello(
-        spec.role, spec.role_id, os.getpid(), host, address, schema, __version__, spec.restart_count, role_state
+        *(spec.role, spec.role_id, os.getpid(), socket.gethostname(), address, schema, __version__),
+        restart_count=spec.restart_count,
+        role_state=role_state,
+        process_group=spec.coordinator if spec.role == "worker" else "",
     )
-
-
-def use_compilation_cache(workdir: Path) -> None:
-    """Keep compiled programs in the workdir, for roles that are started again; readable by its owner only.
-
-    Whoever has named a folder for JAX, as by JAX_COMPILATION_CACHE_DIR, has them there, by JAX's own settings: runs of
-    one job find what the last one compiled.
-    """
-    if jax.config.values["jax_compilation_cache_dir"]:
-        return
-    cache = workdir / COMPILATION_CACHE
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    jax.config.update("jax_compilation_cache_dir", str(cache))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
 class CompileTimer:

@@ -5,23 +5,28 @@ Importing this file loads no JAX; a role's own module does, in the fork server.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import ipaddress
 import os
-import secrets
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hybridsync import __version__
 from hybridsync.config import LoadedConfig, RunConfig
 from hybridsync.core.counted import counted
 from hybridsync.core.errors import AddressError, ConfigError, WorkdirError
 from hybridsync.core.work_deadlines import COMPILE_SECS
-from hybridsync.policies.plan_checks import check_plan
+from hybridsync.interfaces.agents import AgentHello
+from hybridsync.policies.plan_checks import check_plan, parsed_plan, sums_among_workers
 from hybridsync.runtime import watchdog
+from hybridsync.runtime.cluster_spec import ClusterSpec, digest_of
+from hybridsync.runtime.compilation_cache import open_cache, use_cache
+from hybridsync.runtime.host_agent import HostSpec
 from hybridsync.runtime.host_resources import (
     MOST_THREADS,
     compute_in_calling_thread,
@@ -29,20 +34,29 @@ from hybridsync.runtime.host_resources import (
     share_of_cores,
 )
 from hybridsync.runtime.role_addresses import LOOPBACK
-from hybridsync.runtime.role_pipe import Child, RoleSpec
+from hybridsync.runtime.role_pipe import Child, RoleKeys, RoleSpec
+from hybridsync.runtime.run_keys import HeadFolder, RunKeys
+from hybridsync.runtime.user_output import say
 from hybridsync.runtime.wiring.collectives import AUTO
 from hybridsync.runtime.wiring.transport import choose as choose_link
-from hybridsync.storage.durable import WorkdirLock, make_directory
+from hybridsync.security.credentials import AUTHORITY_FILE, Credentials
+from hybridsync.security.identity import HOST
+from hybridsync.security.key_files import KeyFiles
+from hybridsync.security.keyring import Keyring
+from hybridsync.storage.durable import HeldLock, WorkdirLock, make_directory
+from hybridsync.telemetry.prometheus import check_metrics_place
 from hybridsync.workdir.resuming import Resume, check_init_from, check_workdir, continued
 
 if TYPE_CHECKING:
-    from hybridsync.interfaces.ports import SupervisorPort
+    from hybridsync.interfaces.ports import HeadPort, SupervisorPort
     from hybridsync.training.run import Run
+    from hybridsync.transport.link import Serving
 
-ROLE_MODULES = tuple(f"hybridsync.runtime.{role}_main" for role in ("chief", "server", "worker"))
-"""What a role's process imports (see `play`)."""
-
-TOKEN_BYTES = 32
+ROLE_MODULES = (
+    *(f"hybridsync.runtime.{role}_main" for role in ("chief", "server", "worker")),
+    *(f"hybridsync.transport.{link}.transport" for link in ("grpc", "shared_memory")),
+)
+"""What roles need (see `play`): imported once, before they are forked; what TCP alone needs is small."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +73,19 @@ class Launch:
       bind: address at whose ports the roles serve; "" for sockets, which no other user can reach.
       port: of the chief; 0 takes a free one. Another one is of 127.0.0.1 where no address is given.
       collective: how workers sum among themselves: "auto", "host" or "shm".
-      link: how buffers go between processes: "auto", "grpc" or "shm".
+      link: how buffers go between processes: "auto", "grpc", "shm" or "tcp".
       threads_per_role: with which XLA computes in each role; 0 is a share of the cores (see `share_of_cores`).
+      compilation_cache: folder of compiled programs, "off", or "" for the user's (see `open_cache`).
+      metrics_port, metrics_bind: where Prometheus finds the run's figures; 0 for nowhere.
       argv: the flags, handed on to every role.
+      program: module that plays the roles.
+      cluster: this host's place among several; None for a run on one host.
 
     Raises:
       AddressError: `bind` is not a loopback address.
-      ConfigError: `port` or `threads_per_role` is no such number, the link does not suit where the roles serve, the
-        plan names an unknown protocol, or one that cannot work with the workers or the policies.
+      ConfigError: `port`, `metrics_port` or `threads_per_role` is no such number, both ports are one, the link does
+        not suit where the roles serve, the plan names an unknown protocol, or one that cannot work with the workers or
+        the policies.
     """
 
     loaded: LoadedConfig
@@ -80,10 +99,19 @@ class Launch:
     collective: str = AUTO
     link: str = AUTO
     threads_per_role: int = 0
+    compilation_cache: str = ""
+    metrics_port: int = 0
+    metrics_bind: str = LOOPBACK
     argv: tuple[str, ...] = ()
+    program: str = "hybridsync.cli.train"
+    cluster: ClusterSpec | None = None
 
     def __post_init__(self) -> None:
         check_plan(self.config)
+        if self.cluster is not None:
+            self.cluster.check(self.config)
+            if self.bind:
+                raise ConfigError(f"--bind={self.bind} is for one host; on several, --address says where roles serve")
         try:
             local = self.bind in ("", "localhost") or ipaddress.ip_address(self.bind).is_loopback
         except ValueError:
@@ -95,16 +123,35 @@ class Launch:
             )
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port={self.port} is not a port; use 1 to 65535, or 0 for a free one")
+        if not 0 <= self.metrics_port <= 65535:
+            raise ConfigError(f"--metrics_port={self.metrics_port} is not a port; use 1 to 65535, or 0 for none")
+        if self.port and self.port == self.metrics_port:
+            raise ConfigError(
+                f"--port={self.port} and --metrics_port={self.metrics_port} are the same port; choose another for one "
+                "of both"
+            )
         if not 0 <= self.threads_per_role <= MOST_THREADS:
             raise ConfigError(
                 f"--threads_per_role={self.threads_per_role} is refused; use 1 to {MOST_THREADS}, or leave it out for "
                 "a share of the cores"
             )
-        choose_link(self.link, sockets=not self.host)
+        choose_link(self.link, sockets=not self.host, hosts=self.num_hosts)
+
+    @property
+    def num_hosts(self) -> int:
+        """Return the number of hosts."""
+        return 1 if self.cluster is None else self.cluster.num_hosts
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Return the program of every role, with its arguments."""
+        return (sys.executable, "-m", self.program, *self.argv)
 
     @property
     def host(self) -> str:
         """Return the address at whose ports the roles serve; "" for sockets."""
+        if self.cluster is not None:
+            return self.cluster.address
         return self.bind or (LOOPBACK if self.port else "")
 
     @property
@@ -134,42 +181,117 @@ def supervise(launch: Launch) -> int:
       HybridSyncError: refused before any role was started.
     """
     config = launch.config
+    keys = RunKeys() if launch.cluster is None else RunKeys(HeadFolder(launch.cluster.certificates, say))
     used = check_workdir(launch.workdir, config, resume=launch.resume, convert_units=launch.convert_units)
     if launch.init_from is not None and used is None:
         check_init_from(launch.init_from, launch.workdir)
     check_port(launch.host, launch.port)
+    if launch.metrics_port:
+        check_metrics_place(launch.metrics_bind, launch.metrics_port)
+    num_threads = launch.threads_per_role or share_of_cores(-(-config.workers // launch.num_hosts))
+    cache = open_cache(launch.compilation_cache, num_threads, say)
     try:
         workdir = make_directory(launch.workdir)
     except OSError as error:
         raise WorkdirError(f"cannot write to {launch.workdir}: {error.strerror}; name a writable --workdir") from error
-    with WorkdirLock(workdir) as lock:  # until the last chief has gone: no other launch comes in between two of them
-        return _supervise_locked(launch, lock)
+    # Until the last chief has gone: no other launch comes in between two of them.
+    with WorkdirLock(workdir, say=say) as lock:
+        return _supervise_locked(launch, lock, num_threads, cache, keys)
 
 
-def _supervise_locked(launch: Launch, lock: WorkdirLock) -> int:
-    from hybridsync.runtime.supervisor import Supervisor, SupervisorSpec
+def _supervise_locked(
+    launch: Launch, lock: WorkdirLock, num_threads: int, compilation_cache: str, keys: RunKeys
+) -> int:
+    from hybridsync.runtime.supervisor import Supervisor
+    from hybridsync.runtime.supervisor_spec import SupervisorSpec
 
     config = launch.config
     sys.stderr.write(
         f"starting 1 chief, {counted(config.servers, 'server')}, {counted(config.workers, 'worker')}; "
         f"logs in {launch.workdir / 'logs'}\n"
     )
-    token = secrets.token_hex(TOKEN_BYTES)
     spec = SupervisorSpec(
         *(launch.argv, launch.workdir, config.workers, config.servers, launch.host, launch.port),
-        token=token,
+        min_workers=config.min_workers,
+        command=(sys.executable, "-m", launch.program),
+        keys=keys,
         collective=launch.collective,
         link=launch.link,
-        num_threads=launch.threads_per_role or share_of_cores(config.workers),
+        num_threads=num_threads,
+        compilation_cache=compilation_cache,
+        lock_nonce=lock.held.nonce,
+        lock_lost=lambda: str(lock.lost or ""),
     )
+    if launch.cluster is not None:
+        spec = replace(
+            spec,
+            num_hosts=launch.cluster.num_hosts,
+            head=launch.cluster.head,
+            config_digest=digest_of(config),
+            slots=launch.cluster.slots,
+            needs_process_group=launch.num_hosts == 1 or bool(sums_among_workers(parsed_plan(config))),
+            sums_refused=launch.cluster.sums_refused,
+        )
 
     def connect(address: str) -> SupervisorPort:
         # grpc, behind the start of the fork server
         from hybridsync.runtime.wiring.transport import GRPC, transport_of
 
-        return transport_of(GRPC, token).chief(address, deadline_secs=5.0)
+        return transport_of(GRPC, keys.own).chief(address, deadline_secs=5.0)
 
-    return Supervisor(spec, connect, lock_fd=lock.descriptor).run()
+    def serve_head(head: HeadPort) -> Serving:
+        from hybridsync.runtime.wiring.transport import head_transport
+
+        calls = 3 * (spec.num_hosts - 1) + 2
+        return head_transport(keys.to_agents).serve_head(head, spec.head, calls, keys.admit)
+
+    return Supervisor(spec, connect, lock_fd=lock.held.descriptor, serve_head=serve_head).run()
+
+
+def attach(launch: Launch, cluster: ClusterSpec) -> int:
+    """Be a further host of a run until it ends; returns the exit code.
+
+    Raises:
+      HybridSyncError: refused before anything was started, or by the head.
+    """
+    from hybridsync.runtime.agent_program import AgentProgram
+    from hybridsync.runtime.wiring.transport import head_transport
+
+    folder = cluster.certificates
+    files = KeyFiles(
+        folder, (AUTHORITY_FILE, f"{HOST}.pem", f"{HOST}.key"), lambda: Credentials.read(folder, HOST), say
+    )
+    keys = Keyring("", files.found)
+    num_slots = cluster.slots or -(-launch.config.workers // cluster.num_hosts)
+    digest = digest_of(launch.config)
+
+    def hello_of(session: str) -> AgentHello:
+        return AgentHello(
+            *(socket.gethostname(), cluster.index, cluster.address, num_slots),
+            version=__version__,
+            config_digest=digest,
+            session=session,
+        )
+
+    spec = HostSpec(
+        launch.command,
+        launch.workdir / "logs",
+        f"-host{cluster.index}",
+        compilation_cache=functools.cache(lambda num_threads: open_cache(launch.compilation_cache, num_threads, say)),
+    )
+    dog = watchdog.Watchdog(f"the agent of host {cluster.index}")
+    dog.start()
+
+    def look() -> None:
+        if files.look():
+            keys.exchange("", files.found)
+            say(f"host {cluster.index} has another certificate, and uses it from now on")
+
+    say(f"host {cluster.index} of {cluster.num_hosts} looks for the head at {cluster.head}")
+    connect = head_transport(keys).head
+    return AgentProgram(
+        *(spec, cluster.address, lambda: connect(cluster.head), hello_of), look=look, watchdog=dog
+    ).run()
 
 
 def check_port(host: str, port: int) -> None:
@@ -203,6 +325,15 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
     forget_environment()
     compute_in_calling_thread()
     spec: RoleSpec = child.spec()
+    keys = Keyring(spec.keys.token, Credentials.of(spec.keys.credentials))
+    user_keys = Keyring(spec.keys.token, Credentials.of(spec.keys.user_credentials))
+
+    def take_keys(new: RoleKeys) -> None:
+        keys.exchange(new.token, Credentials.of(new.credentials))
+        user_keys.exchange(new.token, Credentials.of(new.user_credentials))
+
+    child.hear_keys(take_keys)
+    use_cache(spec.compilation_cache)
     # A chief that reports an error of its own ends the run; one that hangs is to be replaced like the others.
     tell = child.report_overdue if child.role != "chief" else lambda text: None
     dog = watchdog.Watchdog(f"{child.role} {child.role_id}", tell, floor_secs=watchdog.FLOOR_SECS)
@@ -219,19 +350,24 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
             resume=launch.resume if spec.restart_count == 0 else "auto",
             init_from=launch.init_from,
             convert_units=launch.convert_units,
-            address=spec.chief or spec.listen,
-            token=spec.token,
+            address=spec.listen,
+            keys=keys,
+            user_keys=user_keys,
             restarted=spec.restart_count > 0,
             coordinator=spec.coordinator,
+            sums_refused=spec.sums_refused,
             collective=spec.collective,
             link=spec.link,
             num_devices=spec.num_devices,
             num_threads=spec.num_threads,
+            metrics=(launch.metrics_bind, launch.metrics_port),
             report=lambda fields: child.report(**fields),
             watchdog=dog,
             screen=sys.stdout,
-            lock_fd=child.lock_fd,
+            lock=None if child.lock_fd is None else HeldLock(child.lock_fd, spec.lock_nonce),
         )
     if child.role == "server":
-        return module.run_server(spec, run_of_launch(), dog)
-    return module.run_worker(spec, run_of_launch, child.at_unit, lambda fields: child.report(**fields), dog)
+        return module.run_server(spec, keys, run_of_launch(), child.chief_address, dog)
+    return module.run_worker(
+        *(spec, keys, run_of_launch, child.chief_address, child.at_unit, lambda fields: child.report(**fields), dog)
+    )

@@ -16,6 +16,7 @@ class RoleAddresses:
       host: whose ports they serve at; "" for sockets, which no other user can reach. What the workers join is served
         on a socket in any case, where there is a place for it.
       port: of the chief; 0 takes a free one.
+      num_hosts: of the run; on several, everything is at ports of this one's address.
 
     Attributes:
       host: carries what knows TCP alone.
@@ -24,12 +25,12 @@ class RoleAddresses:
       AddressError: there is no place for sockets, and no host.
     """
 
-    def __init__(self, host: str = "", port: int = 0) -> None:
+    def __init__(self, host: str = "", port: int = 0, *, num_hosts: int = 1) -> None:
         self.host = host or LOOPBACK
         self._port, self._serves_at_ports = port, bool(host)
         self._folder: SocketFolder | None = None
         try:
-            self._folder = SocketFolder()
+            self._folder = SocketFolder() if num_hosts == 1 else None
         except AddressError:
             if not host:
                 raise
@@ -57,7 +58,7 @@ class RoleAddresses:
         self._num_services += 1
         return at_port(self.host) if self._folder is None else self._folder.address(f"group-{self._num_services}")
 
-    def remove(self) -> None:
+    def close(self) -> None:
         """Remove the sockets; nothing happens the second time."""
         if self._folder is not None:
             self._folder.remove()

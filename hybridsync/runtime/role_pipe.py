@@ -1,11 +1,13 @@
 """The line between a supervisor and its roles, seen from the role.
 
-A child finds its role in the environment, reads one JSON line (its `RoleSpec`) from stdin once the chief
-serves, and reports JSON lines on an inherited pipe:
+A child finds its role in the environment and reads JSON lines from stdin: its `RoleSpec` at once, and, unless it is the
+chief, {"chief": address} once the chief serves. Until then it prepares what needs no chief. {"keys": ...} may come at
+any time behind its spec, with what it proves itself with from then on. It reports JSON lines on an inherited pipe:
 
     {"address": "unix:/run/chief"}          the chief serves there
     {"renew": true}                         the chief wants every worker to start again, in a new process group
     {"joined": "unix:/run/group-1"}         this worker, and so every worker, has joined the group that is served there
+    {"stop": true}                          the run's user has it stopped: the next chief is to be told, too
     {"over": true}                          the chief says that workers which end now are not to be replaced
     {"error": "...", "exit_code": 1}        why this role is about to exit; the supervisor prints it, once
 """
@@ -20,10 +22,13 @@ import os
 import select
 import signal
 import struct
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_FAILED, HybridSyncError, RoleLost, WaitTimeout
+from hybridsync.runtime.role_signals import forks_end_on_signals, outlive_signals
 
 ROLE = "HYBRIDSYNC_ROLE"
 ROLE_ID = "HYBRIDSYNC_ROLE_ID"
@@ -34,6 +39,24 @@ SUPERVISOR_PID = "HYBRIDSYNC_SUPERVISOR_PID"
 _PR_SET_PDEATHSIG = 1
 UNIT_FORMAT = struct.Struct("<q")
 """How the unit that a worker computes, plus one, lies in the memory it shares with its supervisor; 0 for none."""
+TOLD_SECS = 120.0
+"""How long a role waits for its supervisor, and then for its chief."""
+_FOREVER_SECS = 365 * 86400.0
+
+
+@dataclasses.dataclass(frozen=True)
+class RoleKeys:
+    """Holds what a role proves itself with.
+
+    Attributes:
+      token: of the run, without which no role answers a call.
+      credentials: of this process, as `Credentials.as_dict` writes them; None for no TLS.
+      user_credentials: of the run's user, which the chief leaves in the workdir for the commands; None for no TLS.
+    """
+
+    token: str = dataclasses.field(default="", repr=False)
+    credentials: dict[str, str] | None = dataclasses.field(default=None, repr=False)
+    user_credentials: dict[str, str] | None = dataclasses.field(default=None, repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +67,7 @@ class RoleSpec:
       role: "chief", "server" or "worker".
       role_id: its number among its kind.
       restart_count: how many processes had this place before; a worker with `restart_count > 0` is reborn.
-      chief: address of the chief; empty for the chief itself, the first time.
-      coordinator: address of the process group's coordination service.
+      coordinator: address of the process group's coordination service; `NO_GROUP` where none is served.
       workdir: absolute path.
       num_workers: of the run.
       num_servers: of the run.
@@ -55,14 +77,16 @@ class RoleSpec:
       num_threads: with which XLA computes in each role; None leaves it to XLA.
       slots: workers that the process group has a place for, ascending; () for all.
       listen: where this role serves.
-      link: how buffers go between processes, "grpc" or "shm".
-      token: of the run, without which no role answers a call.
+      link: how buffers go between processes, "grpc", "shm" or "tcp".
+      keys: what it proves itself with, until it is told of others.
+      compilation_cache: folder of compiled programs; "" for what JAX itself keeps.
+      sums_refused: why workers may not sum among themselves, for the chief; "" where they may.
+      lock_nonce: of the workdir's lock, of which the chief has the descriptor; "" where nobody has locked it.
     """
 
     role: str
     role_id: int
     restart_count: int
-    chief: str
     coordinator: str
     workdir: str
     num_workers: int
@@ -74,15 +98,24 @@ class RoleSpec:
     slots: tuple[int, ...] = ()
     listen: str = ""
     link: str = "grpc"
-    token: str = dataclasses.field(default="", repr=False)
+    keys: RoleKeys = dataclasses.field(default_factory=RoleKeys)
+    compilation_cache: str = ""
+    sums_refused: str = ""
+    lock_nonce: str = ""
+
+    @classmethod
+    def of_json(cls, told: dict[str, Any]) -> RoleSpec:
+        """Return what was written by `dataclasses.asdict` and JSON, which has no tuples."""
+        return cls(**{**told, "slots": tuple(told["slots"]), "keys": RoleKeys(**told["keys"])})
 
 
-def die_with_parent(parent: int, who: str) -> None:
-    """Let this process be killed when `parent`, its supervisor, ends.
+def live_under(parent: int, who: str) -> None:
+    """Let this process be killed when `parent`, its supervisor, ends, and by no signal that asks for its end.
 
     Raises:
       RoleLost: it has ended already.
     """
+    outlive_signals()
     process_control(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the line above
         raise RoleLost(f"{who} lost its supervisor {parent} at start; run the command again")
@@ -112,6 +145,8 @@ class Child:
         self.role_id = role_id
         self.lock_fd = lock_fd
         self._report_fd = report_fd
+        self._told = b""
+        self._take_keys: Callable[[RoleKeys], None] | None = None
         self._unit = mmap.mmap(unit_fd, UNIT_FORMAT.size)
         os.close(unit_fd)
 
@@ -119,8 +154,8 @@ class Child:
     def from_environment(cls) -> Child | None:
         """Take up the line, before any slow import; None when no supervisor started this process.
 
-        From here on this process dies with its supervisor. The environment is cleared of the line, so that
-        programs which this one starts do not take it for theirs.
+        From here on this process dies with its supervisor, and outlives other signals. The environment is cleared of
+        the line, so that programs which this one starts do not take it for theirs.
 
         Raises:
           RoleLost: the supervisor has died meanwhile.
@@ -135,28 +170,69 @@ class Child:
         lock_fd = None if lock is None else int(lock)
         for descriptor in (report_fd, *(() if lock_fd is None else (lock_fd,))):
             os.set_inheritable(descriptor, False)
-        die_with_parent(supervisor, f"{role} {role_id}")
+        live_under(supervisor, f"{role} {role_id}")
+        forks_end_on_signals()
         return cls(role, role_id, report_fd, unit_fd, lock_fd)
 
-    def spec(self, timeout_secs: float = 120.0) -> RoleSpec:
-        """Wait for the supervisor's line on stdin.
+    def spec(self, timeout_secs: float = TOLD_SECS) -> RoleSpec:
+        """Wait for what the supervisor wants of this process.
 
         Raises:
-          WaitTimeout: no line came in time: the chief does not serve yet.
+          WaitTimeout: the supervisor has not said it in time.
           RoleLost: the supervisor closed the line.
         """
+        told = self._next_line(timeout_secs, "the supervisor to say what to do")
+        return RoleSpec.of_json(told)
+
+    def chief_address(self, timeout_secs: float = TOLD_SECS) -> str:
+        """Wait until the chief serves, and return where; asked once, after `spec`, by a role that is not the chief.
+
+        Raises:
+          WaitTimeout: the chief does not serve in time.
+          RoleLost: the supervisor closed the line.
+        """
+        told = self._next_line(timeout_secs, "the chief to serve")
+        while "keys" in told:
+            self._exchange(told)
+            told = self._next_line(timeout_secs, "the chief to serve")
+        self._follow()
+        return told["chief"]
+
+    def hear_keys(self, take: Callable[[RoleKeys], None]) -> None:
+        """Have `take` called with what this role proves itself with from then on, whenever the supervisor says so.
+
+        A thread of its own calls it; but as long as this role waits for its chief, the thread that waits.
+        """
+        self._take_keys = take
+        if self.role == "chief":
+            self._follow()
+
+    def _follow(self) -> None:
+        if self._take_keys is not None:
+            threading.Thread(target=self._hear, name="keys", daemon=True).start()
+
+    def _hear(self) -> None:
+        while True:
+            try:
+                self._exchange(self._next_line(_FOREVER_SECS, "other keys"))
+            except RoleLost:  # the supervisor has ended, and this process with it
+                return
+
+    def _exchange(self, told: dict[str, Any]) -> None:
+        if self._take_keys is not None:
+            self._take_keys(RoleKeys(**told["keys"]))
+
+    def _next_line(self, timeout_secs: float, missing: str) -> dict[str, Any]:
         deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
-        line = b""
-        while not line.endswith(b"\n"):
+        while b"\n" not in self._told:
             if not select.select([0], [], [], max(0.0, deadline - SYSTEM_CLOCK.monotonic()))[0]:
-                missing = "the supervisor" if self.role == "chief" else "the chief"
-                raise WaitTimeout(f"{self.role} {self.role_id} waited {timeout_secs:g} s for {missing} to serve")
+                raise WaitTimeout(f"{self.role} {self.role_id} waited {timeout_secs:g} s for {missing}")
             chunk = os.read(0, 1 << 16)
             if not chunk:
-                raise RoleLost(f"{self.role} {self.role_id} lost its supervisor before it was told what to do")
-            line += chunk
-        told = json.loads(line)
-        return RoleSpec(**{**told, "slots": tuple(told["slots"])})
+                raise RoleLost(f"{self.role} {self.role_id} lost its supervisor while it waited for {missing}")
+            self._told += chunk
+        line, _, self._told = self._told.partition(b"\n")
+        return json.loads(line)
 
     def report(self, **fields: Any) -> None:
         """Write one line to the supervisor; from one thread at a time."""

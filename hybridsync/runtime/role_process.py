@@ -38,13 +38,10 @@ class RoleProcess:
       role: as given.
       role_id: as given.
       restart_count: as given.
-      started: when, monotonic seconds.
       pid: process id.
       pidfd: readable once the process has ended.
       report_fd: readable when it has reported.
       reports_ended: it has closed its end, so that `report_fd` stays readable.
-      quarantine: why nobody takes its place when it has ended; "" where somebody does.
-      error: (message, exit code) that it reported, None if it did not.
       unit: that a worker was computing when it ended; -1 for none, and before it is reaped.
 
     Raises:
@@ -66,10 +63,10 @@ class RoleProcess:
         self.role = role
         self.role_id = role_id
         self.restart_count = restart_count
-        self.started = SYSTEM_CLOCK.monotonic()
-        self.error: tuple[str, int] | None = None
+        self._started = SYSTEM_CLOCK.monotonic()
         self.reports_ended = False
-        self.quarantine = ""
+        self.knows_chief = False
+        """Whether it lived when it was told where the chief serves."""
         self._log_path = log_path
         self._partial = b""
         self._reaped = False
@@ -103,10 +100,34 @@ class RoleProcess:
         """Name of the role in messages."""
         return self.role if self.role == "chief" else f"{self.role} {self.role_id}"
 
+    def lived_secs(self) -> float:
+        """Return the seconds since it was started."""
+        return SYSTEM_CLOCK.monotonic() - self._started
+
     def send_spec(self, spec: role_pipe.RoleSpec) -> None:
         """Tell the role what to do; if it is dead already, its pidfd says so."""
+        self._tell(asdict(spec))
+
+    def send_chief(self, address: str) -> None:
+        """Tell a role that has its spec where the chief serves; if it is dead already, its pidfd says so."""
+        self.knows_chief = not self.wait_ended(0)
+        self._tell({"chief": address})
+
+    def send_keys(self, keys: role_pipe.RoleKeys) -> None:
+        """Tell a role that has its spec what it proves itself with from now on."""
+        os.set_blocking(self._spec_fd, False)
+        try:
+            self._tell({"keys": asdict(keys)})
+        except BlockingIOError:  # it has read nothing for so long that the pipe is full: it hangs
+            self.kill()
+        finally:
+            os.set_blocking(self._spec_fd, True)
+
+    def _tell(self, told: dict[str, Any]) -> None:
+        line = json.dumps(told).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._spec_fd, json.dumps(asdict(spec)).encode() + b"\n")
+            if os.write(self._spec_fd, line) < len(line):
+                raise BlockingIOError
 
     def read_reports(self) -> list[dict[str, Any]]:
         """Return the whole lines that have come since the last call."""
@@ -158,46 +179,3 @@ def describe_exit(code: int) -> str:
     if code < 0:
         return f"signal {signal.Signals(-code).name}"
     return f"exit {code}"
-
-
-MAX_FAILURES = 4
-"""How often a role fails in a row, by itself, until it is given up."""
-
-
-class CrashLoop:
-    """Tells a role that fails again and again by itself from one that is killed from outside.
-
-    Failures count while they follow each other: a process that lives for longer than the window, its start included,
-    begins anew. So a role that needs longer than that to start is never given up. Processes that ended on one unit
-    count once: two of them make the unit a suspect, not the role (see `hybridsync.chief.poison_units`).
-
-    >>> loop = CrashLoop(limit=1, window_secs=30.0)
-    >>> loop.add("worker 3", lived_secs=40.0), loop.add("worker 3", lived_secs=29.0)
-    (False, True)
-    >>> loop.add("worker 1", lived_secs=1.0, unit=7), loop.add("worker 1", lived_secs=1.0, unit=7)
-    (False, False)
-
-    Args:
-      limit: failures of one role that are borne.
-      window_secs: the time after which a process counts as a good one.
-    """
-
-    def __init__(self, limit: int = MAX_FAILURES - 1, window_secs: float = 30.0) -> None:
-        self._limit = limit
-        self._window_secs = window_secs
-        self._failures: dict[str, list[int]] = {}
-
-    def add(self, name: str, lived_secs: float, unit: int = -1, *, by_itself: bool = True) -> bool:
-        """Note the end of a process that lived for so long; returns whether that was one failure too many."""
-        if lived_secs > self._window_secs:
-            self._failures.pop(name, None)
-        if not by_itself:
-            return False
-        before = self._failures.get(name, [])
-        ended_on = {name: units for name, units in self._failures.items() if unit >= 0 and unit in units}
-        if ended_on.keys() - {name}:  # it ends whoever computes it
-            for other, units in ended_on.items():
-                self._failures[other] = [each for each in units if each != unit]
-            return False
-        self._failures[name] = before if name in ended_on else [*before, unit]
-        return len(self._failures[name]) > self._limit

@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import HybridSyncError, RoleLost
-from hybridsync.runtime.fork_server_client import CannotStart, ForkServerClient
+from hybridsync.core.errors import HybridSyncError
+from hybridsync.core.work_deadlines import SLACK_SECS, UNWATCHED, Watching
+from hybridsync.runtime.fork_server_client import START_SECS, CannotStart, ForkServerClient
+from hybridsync.runtime.host_messages import Key, NotStarted, StartRole
 from hybridsync.runtime.role_logs import Logs
 from hybridsync.runtime.role_process import RoleProcess
 
 FIRST_PAUSE_SECS, LAST_PAUSE_SECS = 0.5, 30.0
 """The pause between two tries doubles from the first to the last."""
 FORK_SERVER_RETRY_SECS = 30.0
-
-Key = tuple[str, int]
-
-
-class NotStarted(RoleLost):
-    """A role could not be started, however often it was tried.
-
-    Args:
-      key: role and number.
-      message: says why.
-    """
-
-    def __init__(self, key: Key, message: str) -> None:
-        super().__init__(message)
-        self.key = key
+START_LIMIT_SECS = 2 * START_SECS + SLACK_SECS
+"""Limit of one try: a fork server that ends meanwhile is replaced, and the next one imports for as long."""
 
 
 @dataclass
 class _Start:
-    """One role to be started: its restart count and why, when it is tried next, and until when."""
+    """One role to be started, when it is tried next, and until when."""
 
-    restart_count: int
-    reason: str
+    order: StartRole
     at: float
     until: float
     pause: float = FIRST_PAUSE_SECS
@@ -52,7 +40,8 @@ class Starts:
       say: shows a line to the user.
       again_secs: how long it is tried to start a role.
       lock_fd: of the workdir's lock, which each chief holds as well; None where nobody has locked it.
-      num_threads: with which XLA computes in each role; None leaves it to XLA.
+      log_suffix: at the name of the fork server's log.
+      watchdog: of this process.
 
     Raises:
       OSError: the fork server cannot be started.
@@ -65,11 +54,12 @@ class Starts:
         say: Callable[[str], None],
         again_secs: float,
         lock_fd: int | None,
-        num_threads: int | None,
+        log_suffix: str = "",
+        watchdog: Watching = UNWATCHED,
     ) -> None:
-        self._fork_server_client = ForkServerClient(command, logs.path("fork-server"), logs.open)
+        self._fork_server_client = ForkServerClient(command, logs.path(f"fork-server{log_suffix}"), logs.open)
         self._logs, self._say, self._again_secs, self._lock_fd = logs, say, again_secs, lock_fd
-        self._num_threads = num_threads
+        self._watchdog = watchdog
         self._retry_fork_server_at = 0.0
         self._waiting: dict[Key, _Start] = {}
 
@@ -78,45 +68,45 @@ class Starts:
         """The fork server's process id."""
         return self._fork_server_client.pid
 
-    @property
-    def waiting(self) -> Collection[Key]:
-        """Roles that are still to be started."""
-        return self._waiting.keys()
-
-    def request(self, role: str, role_id: int, restart_count: int, reason: str) -> None:
-        """Have a role started by the next `start_due`."""
+    def request(self, order: StartRole) -> None:
+        """Have a role started by the next `start_due`; an order for one that waits already takes the former's place."""
         now = SYSTEM_CLOCK.monotonic()
-        self._waiting[role, role_id] = _Start(restart_count, reason, now, now + self._again_secs)
+        former = self._waiting.get(order.key)
+        self._waiting[order.key] = (
+            replace(former, order=order) if former else _Start(order, now, now + self._again_secs)
+        )
 
-    def start_due(self) -> Iterator[tuple[RoleProcess, str]]:
-        """Start what is due; yields the processes, each with why it was to be started.
+    def discard(self) -> None:
+        """Start nothing of what still waits."""
+        self._waiting.clear()
 
-        Raises:
-          NotStarted: it has been tried for long enough; that role waits no more.
-          HybridSyncError: the first process of a role cannot be started, and trying again would not help.
-        """
+    def start_due(self) -> Iterator[tuple[RoleProcess, StartRole] | NotStarted]:
+        """Start what is due; yields the processes, each with its order, and what is given up."""
         for key, start in list(self._waiting.items()):
-            if SYSTEM_CLOCK.monotonic() >= start.at and (process := self._try(key, start)) is not None:
+            if SYSTEM_CLOCK.monotonic() < start.at:
+                continue
+            with self._watchdog.work("starting {} {}".format(*key), START_LIMIT_SECS):
+                started = self._try(start)
+            if started is not None:
                 del self._waiting[key]
-                yield process, start.reason
+                yield started if isinstance(started, NotStarted) else (started, start.order)
 
-    def _try(self, key: Key, start: _Start) -> RoleProcess | None:
-        role, role_id = key
+    def _try(self, start: _Start) -> RoleProcess | NotStarted | None:
+        (role, role_id), restart_count = start.order.key, start.order.spec.restart_count
         path, lock_fd = self._logs.path(f"{role}-{role_id}"), self._lock_fd if role == "chief" else None
         try:
             return RoleProcess(
-                *(self._fork_server_client, role, role_id, start.restart_count, path, self._logs.open, lock_fd),
-                num_threads=self._num_threads,
+                *(self._fork_server_client, role, role_id, restart_count, path, self._logs.open, lock_fd),
+                num_threads=start.order.spec.num_threads,
             )
         except (OSError, HybridSyncError) as error:
-            if start.restart_count == 0 and not isinstance(error, OSError | CannotStart):
-                raise
+            if restart_count == 0 and not isinstance(error, OSError | CannotStart):
+                return NotStarted(role, role_id, str(error), hopeless=True)
             now = SYSTEM_CLOCK.monotonic()
             if now >= start.until:
-                del self._waiting[key]
-                raise NotStarted(
-                    key, f"{role} {role_id} could not be started for {self._again_secs:g} s: {error}"
-                ) from error
+                return NotStarted(
+                    role, role_id, f"{role} {role_id} could not be started for {self._again_secs:g} s: {error}"
+                )
             if not start.told:
                 self._say(f"{role} {role_id} could not be started, which is tried again: {error}")
             start.told = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -20,11 +21,11 @@ from hybridsync.runtime.heartbeat import (
     Heartbeat,
     ReconnectingChiefClient,
     hello,
-    use_compilation_cache,
 )
 from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.runtime.wiring.server import primary_services
 from hybridsync.runtime.wiring.transport import transport_of
+from hybridsync.security.keyring import Keyring
 from hybridsync.server.endpoint import OptimizerEndpoint
 from hybridsync.server.partition import PRIMARY, Contributions, partition
 from hybridsync.server.primary import Primary
@@ -34,33 +35,32 @@ from hybridsync.server.secondary import Store
 from hybridsync.storage.apply_log import open_apply_log
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.run import Run
-from hybridsync.transport.directory import Directory
+from hybridsync.transport.directory import Directory, Readers
 from hybridsync.transport.link import Services
-from hybridsync.transport.readers import Readers
 
 REPORT_SECS = 0.2
 RUN_SECS = 365 * 86400.0
 
 
-def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
+def run_server(spec: RoleSpec, keys: Keyring, run: Run, chief_address: Callable[[], str], watchdog: Watching) -> int:
     """Serve until the chief says that the run is over, and return the exit code.
 
     Args:
       spec: who this is and where the others are.
+      keys: of this process.
       run: what to run.
+      chief_address: waits until the chief serves, and returns where; called once the programs are compiled.
       watchdog: of this process.
 
     Raises:
       HybridSyncError: the chief refused this process or is gone, or the servers cannot go on together.
     """
     assert run.workdir is not None
-    use_compilation_cache(run.workdir)
     compile_secs: list[float] = []
     CompileTimer(compile_secs.append, watchdog)
     clock, workers = SYSTEM_CLOCK, run.config.workers
     device = jax.local_devices()[0]
     programs = run.programs(donate_parameters=True)
-    apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log)
     completed = threading.Event()
     over = threading.Event()
     failure: list[HybridSyncError] = []
@@ -76,7 +76,9 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
         part = parts[spec.role_id]
         own = part.programs
         warm_up(own, device)
-    transport = transport_of(spec.link, spec.token)
+    chief_at = chief_address()  # which has opened the workdir: before, what is in it is not this run's
+    apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log)
+    transport = transport_of(spec.link, keys)
     readers = Readers(transport.holder)
     backend: Primary | Store
     if spec.role_id == PRIMARY:
@@ -93,6 +95,8 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
         backend = Store(part, readers, clock, device, watchdog, ended, transport.allocate)
         early = max(protocol.num_answered_early(workers) for protocol in run.stages)
         offered = Services(holder=backend, server=backend, shard=backend, num_buffers=2 * workers + 2 + early)
+    if any(stage.mode.is_served for stage in run.stages):
+        backend.reserve()
     opt_layout = part.opt_state.layout
     services = replace(
         offered,
@@ -107,7 +111,7 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
     def hello_now() -> Hello:
         return hello(spec, serving.address, programs.state_layout.schema_hash, backend.role_state())
 
-    chief = ReconnectingChiefClient(transport.chief(spec.chief, CHIEF_SECS), hello_now)
+    chief = ReconnectingChiefClient(transport.chief(chief_at, CHIEF_SECS), hello_now)
     incarnation = chief.register().incarnation
 
     def drain() -> Report:

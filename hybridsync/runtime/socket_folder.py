@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hybridsync.core.addresses import MAX_SOCKET_PATH, at_socket
 from hybridsync.core.errors import AddressError
+from hybridsync.core.process_start import boot_id
 
 _PREFIX = "hybridsync-sockets-"
 _MARK = "boot"
@@ -105,7 +106,7 @@ def _make(parent: Path) -> tuple[Path, int]:
         mark = os.open(path / _MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         with open(mark, "w") as file:  # behind the lock: nobody takes it for an abandoned one before
             os.fchmod(mark, stat.S_IRUSR | stat.S_IWUSR)
-            file.write(_boot_id())
+            file.write(boot_id())
     except BaseException:
         _remove(path)
         if descriptor >= 0:
@@ -120,7 +121,7 @@ def _remove_abandoned(parent: Path) -> None:
         with contextlib.suppress(OSError, UnicodeDecodeError):  # another user's, or gone meanwhile
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                if os.fstat(descriptor).st_uid == os.geteuid() and (path / _MARK).read_text() == _boot_id():
+                if os.fstat(descriptor).st_uid == os.geteuid() and (path / _MARK).read_text() == boot_id():
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while its run lives
                     _remove(path)
             finally:
@@ -136,8 +137,3 @@ def _remove(folder: Path) -> None:
                     os.unlink(entry.path)
         (folder / _MARK).unlink(missing_ok=True)  # the last: where this is cut short, the next launch goes on
         os.rmdir(folder)
-
-
-def _boot_id() -> str:
-    """Return what tells this start of this machine from all others: locks are known to it alone."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text()

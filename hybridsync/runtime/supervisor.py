@@ -1,141 +1,108 @@
-"""Parent process of a host's roles: starts, watches, kills and restarts them. Imports neither jax nor orbax.
+"""Parent process of a run's roles: decides what is started, killed and started again. Imports neither jax nor orbax.
 
-One loop on the main thread polls the children's pidfds, their report pipes and the signals. All roles start
-at once, forked by a fork server that has imported what they need (see fork_server.py); each is told what to do when the
-chief serves. A role that dies is reported and replaced; a chief comes back at its former address. What happens while it
-is away is kept for it. A worker that fails again and again by itself is quarantined: the others go on without it.
+One loop on the main thread waits for what the hosts' agents tell (see host_agent.py) and for signals. All roles start
+at once, and each is told at once what to do; when the chief serves, the others are told where. A role that dies is
+reported and replaced; a chief comes back at its former address. What happens while it is away is kept for it. A worker
+that fails again and again by itself is quarantined: the others go on without it.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from contextlib import closing
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from hybridsync.collectives.backend import Service
+from hybridsync.cluster.role_assignment import RoleAssignment
 from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.counted import counted
 from hybridsync.core.errors import (
     EXIT_COMPLETED,
     EXIT_FAILED,
     EXIT_PREEMPTED,
     EXIT_REFUSED,
     HybridSyncError,
-    WorkdirError,
+    RoleLost,
 )
-from hybridsync.interfaces.messages import STARTED_FIRST, RoleEvent
-from hybridsync.runtime.adopted_children import reap_adopted
+from hybridsync.interfaces.messages import STARTED_FIRST, Process, RoleEvent
+from hybridsync.runtime.agent_sessions import AgentSessions
+from hybridsync.runtime.beginning import Beginning, Step
+from hybridsync.runtime.crash_loop import MAX_FAILURES, CrashLoop
 from hybridsync.runtime.event_outbox import Outbox
 from hybridsync.runtime.fork_server_client import log_tail
+from hybridsync.runtime.host_agent import HostAgent, HostSpec
+from hybridsync.runtime.host_messages import Ended, Key, NotStarted, Reported, Started, StartRole
+from hybridsync.runtime.key_rotation import rotate_if_due
+from hybridsync.runtime.placement import Placement
+from hybridsync.runtime.process_group_service import ProcessGroupService
 from hybridsync.runtime.role_addresses import RoleAddresses
-from hybridsync.runtime.role_logs import Logs
-from hybridsync.runtime.role_pipe import RoleSpec
-from hybridsync.runtime.role_process import MAX_FAILURES, CrashLoop, RoleProcess, describe_exit
-from hybridsync.runtime.role_starts import NotStarted, Starts
-from hybridsync.runtime.wiring.collectives import AUTO, choose, collectives_of
+from hybridsync.runtime.run_hosts import HostEvent, HostJoined, HostLost, RunHosts
+from hybridsync.runtime.running_role import RunningRole
+from hybridsync.runtime.supervisor_spec import SupervisorSpec
+from hybridsync.runtime.user_output import say
+from hybridsync.runtime.wake_pipe import WakePipe
+from hybridsync.runtime.wiring.collectives import choose
 from hybridsync.runtime.wiring.transport import choose as choose_link
-from hybridsync.storage.durable import make_directory
 
 if TYPE_CHECKING:
-    from hybridsync.interfaces.ports import SupervisorPort
+    from hybridsync.interfaces.ports import HeadPort, SupervisorPort
+    from hybridsync.transport.link import Serving
 
 _TICK_SECS = 1.0
-_KILL_SECS = 5.0
+_END_SECS = 5.0
 _CHIEF_CODES = (EXIT_COMPLETED, EXIT_REFUSED, EXIT_FAILED, EXIT_PREEMPTED)
 _KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 _RESUME = "run the same command again: it resumes from the last commit"
 
 
-@dataclass(frozen=True)
-class SupervisorSpec:
-    """Describes the run whose processes a supervisor starts and watches.
-
-    Attributes:
-      argv: the run's flags, handed on to every role.
-      workdir: exists or can be made; logs go to `logs/` in it.
-      num_workers: worker processes.
-      num_servers: server processes.
-      host: address at whose ports the roles serve; "" for sockets, which no other user can reach.
-      port: of the chief, where there is a host; 0 takes a free one.
-      token: of the run: each role asks for it, and shows it to others.
-      command: program of every role.
-      start_secs: until the chief must serve.
-      preempt_secs: until the chief must have saved and left, once asked to.
-      grace_secs: for the others to leave when the chief has.
-      start_again_secs: how long it is tried to start a role for which there is no process or memory.
-      collective: how workers sum among themselves: "auto", "host" or "shm".
-      link: how buffers go between processes: "auto", "grpc" or "shm".
-      num_devices: local devices of each worker; None for as many as the collectives need.
-      num_threads: with which XLA computes in each role; None leaves it to XLA.
-    """
-
-    argv: tuple[str, ...]
-    workdir: Path
-    num_workers: int
-    num_servers: int = 1
-    host: str = ""
-    port: int = 0
-    token: str = field(default="", repr=False)
-    command: tuple[str, ...] = (sys.executable, "-m", "hybridsync.cli.train")
-    start_secs: float = 120.0
-    preempt_secs: float = 120.0
-    grace_secs: float = 5.0
-    start_again_secs: float = 300.0
-    collective: str = AUTO
-    link: str = AUTO
-    num_devices: int | None = None
-    num_threads: int | None = None
-
-
-def _write_stderr(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
-
-
 class Supervisor:
-    """Run all roles of a host to their end.
+    """Run all roles to their end.
 
     Args:
       spec: what to supervise.
       connect: makes the way to the chief from its address; every call on it has a deadline.
       say: shows a line to the user.
       lock_fd: of the workdir's lock, which each chief holds as well; None where nobody has locked it.
+      serve_head: serves the head, for the agents of further hosts; not called where there are none.
     """
 
     def __init__(
         self,
         spec: SupervisorSpec,
         connect: Callable[[str], SupervisorPort],
-        say: Callable[[str], None] = _write_stderr,
+        say: Callable[[str], None] = say,
         lock_fd: int | None = None,
+        serve_head: Callable[[HeadPort], Serving] | None = None,
     ) -> None:
         self._spec = spec
+        self._serve_head = serve_head
         self._say = say
         self._lock_fd = lock_fd
-        self._starts: Starts  # once there is a folder for its log
-        self._addresses: RoleAddresses
+        self._agent: HostAgent  # once there is a folder for its logs
+        self._hosts: RunHosts
         self._collective: str
         self._link: str
-        self._logs = Logs(spec.workdir / "logs", say)
+        self._assignment = RoleAssignment(spec.num_hosts, spec.num_workers, spec.num_servers, spec.patience_secs)
         self._outbox = Outbox(connect, say)
-        self._slots = self._group = tuple(range(spec.num_workers))  # to be run, and with a place in what is joined
-        self._is_complete = False
-        self._roles: dict[tuple[str, int], RoleProcess] = {}
-        self._restart_counts: dict[tuple[str, int], int] = {}
-        self._service: Service | None = None
+        self._slots = tuple(range(spec.num_workers))  # to be run
+        self._beginning = Beginning(spec, self._assignment, SYSTEM_CLOCK.monotonic())
+        self._group: ProcessGroupService
+        self._placement: Placement
+        self._roles: dict[Key, RunningRole] = {}
+        self._ended_early: list[tuple[RunningRole, Ended]] = []  # before the chief served
+        self._restart_counts: dict[Key, int] = {}
+        self._given_up = set[Process]()  # whose start has not been told yet
         self._chief_address = ""
         self._chief_serves = False
         self._crash_loop = CrashLoop()
         self._over = self._asked = False
         self._num_signals = 0
         self._preempt_deadline: float | None = None
+        self._leaving: tuple[int, float] | None = None  # the chief's exit code, and until when the others may leave
         self._exit_code: int | None = None
 
     def run(self) -> int:
@@ -150,15 +117,15 @@ class Supervisor:
           ConfigError: shared memory was asked for, and does not suit.
           HybridSyncError: the coordination service, or a role's process, cannot start.
         """
+        spec = self._spec
         try:
-            self._addresses = RoleAddresses(self._spec.host, self._spec.port)
-            try:
-                sockets = self._addresses.has_sockets
-                self._collective = choose(self._spec.collective, self._spec.num_workers, sockets=sockets)
-                self._link = choose_link(self._spec.link, sockets=self._addresses.are_sockets)
-                return self._run()
-            finally:
-                self._addresses.remove()
+            with closing(RoleAddresses(spec.host, spec.port, num_hosts=spec.num_hosts)) as addresses:
+                self._collective = choose(spec.collective, spec.num_workers, sockets=addresses.has_sockets)
+                self._link = choose_link(spec.link, sockets=addresses.are_sockets, hosts=spec.num_hosts)
+                lease_secs = spec.lease_secs if spec.num_hosts > 1 else 0.0
+                needed = spec.needs_process_group
+                self._group = ProcessGroupService(self._collective, addresses, lease_secs, is_needed=needed)
+                return self._run(addresses)
         except HybridSyncError:
             raise
         # Everything, because Python itself would exit with 1, which means "input refused"; the traceback is shown.
@@ -166,203 +133,252 @@ class Supervisor:
             self._say(f"error: the supervisor failed; {_RESUME}\n{traceback.format_exc()}")
             return EXIT_FAILED
 
-    def _run(self) -> int:
+    def _run(self, addresses: RoleAddresses) -> int:
         assert threading.current_thread() is threading.main_thread(), "children die with the thread that starts them"
-        logs = self._spec.workdir / "logs"
-        try:
-            make_directory(logs)
-            command = [*self._spec.command, *self._spec.argv]
-            again_secs, num_threads = self._spec.start_again_secs, self._spec.num_threads
-            self._starts = Starts(command, self._logs, self._say, again_secs, self._lock_fd, num_threads)
-        except OSError as error:
-            raise WorkdirError(f"cannot write to {logs}: {error.strerror}; name a writable --workdir") from error
-        wake_read, wake_write = os.pipe()
-        os.set_blocking(wake_read, False)
-        os.set_blocking(wake_write, False)
-        former_wake = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        numbers = [signal.SIGTERM, signal.SIGINT]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            numbers.append(signal.SIGHUP)
-        former = {number: signal.signal(number, self._on_signal) for number in numbers}
-        try:
-            self._serve_group()  # while the fork server imports
-            self._note("role_started", "supervisor", 0, os.getpid(), STARTED_FIRST)
-            for role, count in (
-                ("chief", 1),
-                ("server", self._spec.num_servers),
-                ("worker", self._spec.num_workers),
-            ):
-                for role_id in range(count):
-                    self._start(role, role_id, 0, STARTED_FIRST)
-            return self._watch(wake_read)
-        finally:
-            self._starts.close()
-            for process in self._roles.values():
-                process.kill()
-            for process in self._roles.values():
-                process.reap()
-            self._roles.clear()
-            reap_adopted(())
-            if self._service is not None:
-                self._service.stop()
-            for number, handler in former.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(former_wake)
-            os.close(wake_read)
-            os.close(wake_write)
+        spec = self._spec
+        host = HostSpec(
+            (*spec.command, *spec.argv),
+            spec.workdir / "logs",
+            start_again_secs=spec.start_again_secs,
+            compilation_cache=lambda num_threads: spec.compilation_cache,
+        )
+        self._agent = HostAgent(host, addresses, self._say, self._lock_fd)
+        with WakePipe(self._on_signal) as wake:
+            sessions = None
+            if spec.num_hosts > 1:
+                sessions = AgentSessions(spec.num_hosts, spec.config_digest, spec.lease_secs, wake.wake)
+            self._hosts = RunHosts(self._agent, spec.slots or self._assignment.slots(), spec.num_hosts, sessions)
+            self._placement = Placement(self._assignment, self._hosts, self._roles, self._beginning.absent)
+            head = None
+            try:
+                if sessions is not None and self._serve_head is not None:
+                    head = self._serve_head(sessions)
+                self._begin_if_ready(SYSTEM_CLOCK.monotonic())  # one host does, while the fork server imports
+                self._outbox.started(RoleEvent("supervisor", 0, os.getpid(), STARTED_FIRST, SYSTEM_CLOCK.wall()))
+                for role, count in (("chief", 1), ("server", spec.num_servers), ("worker", spec.num_workers)):
+                    for role_id in range(count):
+                        self._restart_counts[role, role_id] = -1
+                        self._start_again(role, role_id, STARTED_FIRST)
+                return self._watch(wake.fd)
+            except HybridSyncError as error:
+                self._exit_code = error.exit_code
+                raise
+            finally:
+                self._agent.close()
+                if unheard := self._hosts.end(EXIT_FAILED if self._exit_code is None else self._exit_code, _END_SECS):
+                    self._say(unheard)
+                if head is not None:
+                    head.stop(0.0, _END_SECS)
+                if sessions is None:  # elsewhere workers may live on for a moment, see `LINGER_SECS`
+                    self._group.stop()
 
     def _watch(self, wake_fd: int) -> int:
         start_deadline = SYSTEM_CLOCK.monotonic() + self._spec.start_secs
         while self._exit_code is None:
-            poll = select.poll()
-            poll.register(wake_fd, select.POLLIN)
-            for process in self._roles.values():
-                poll.register(process.pidfd, select.POLLIN)
-                if not process.reports_ended:
-                    poll.register(process.report_fd, select.POLLIN)
-            poll.poll(_TICK_SECS * 1000)
-            _drain(wake_fd)
-            for process in list(self._roles.values()):  # the chief first: its end explains the others'
-                ended = process.wait_ended(0)
-                for report in process.read_reports():
-                    self._heed(process, report)
-                if ended and self._exit_code is None:
-                    self._lost(process)
+            for host, event in self._hosts.wait(_TICK_SECS, wake_fd):
+                if self._exit_code is None:
+                    self._heed(host, event)
             now = SYSTEM_CLOCK.monotonic()
+            if self._exit_code is None and self._leaving is None and (lost := self._spec.lock_lost()):
+                self._say(f"error: {lost}")
+                self._exit_code = EXIT_FAILED
+            if self._leaving is not None:
+                code, until = self._leaving
+                self._exit_code = code if not self._roles or now >= until else self._exit_code
+                continue
             if self._exit_code is None and (self._asked or not self._slots):
                 self._preempt(now)
             if self._exit_code is None and not self._chief_address and now >= start_deadline:
                 self._fail(f"the chief does not serve after {self._spec.start_secs:g} s", "chief-0")
+            if self._exit_code is None and not self._group.is_complete:
+                self._begin_if_ready(now)
             if self._exit_code is None:
+                rotate_if_due(self._spec.keys, self._hosts, self._roles, self._placement, self._say)
                 if self._chief_serves:
                     self._outbox.deliver(self._chief_address)
-                self._starts.keep_fork_server()
-                self._take_started()
-                reap_adopted({self._starts.fork_server_pid, *(process.pid for process in self._roles.values())})
+                self._place()
+                self._group.stop_former()
         return self._exit_code
 
-    def _start(self, role: str, role_id: int, restart_count: int, reason: str) -> None:
-        self._restart_counts[role, role_id] = restart_count
-        self._starts.request(role, role_id, restart_count, reason)
-        self._take_started()
+    def _begin_if_ready(self, now: float) -> None:
+        """Begin with the hosts that are there, once they are enough; workers may start from then on."""
+        step = self._beginning.step(now, self._slots, self._group.slots, self._placement)
+        if step is Step.FAIL:
+            self._exit_code = EXIT_FAILED
+        elif step is Step.BEGIN:
+            self._group.serve(self._placement.present(self._slots))
+        elif step is Step.GO_ON_WITHOUT:
+            self._renew_process_group()
+        if said := self._beginning.take_said():
+            self._say(said)
+        self._place()
 
-    def _take_started(self) -> None:
-        """Take hold of the roles that could be started; one that cannot be is given up in the end."""
-        try:
-            for process, reason in self._starts.start_due():
-                self._roles[process.role, process.role_id] = process
-                self._note("role_started", process.role, process.role_id, process.pid, reason)
-                if self._chief_address or process.role == "chief":
-                    process.send_spec(self._role_spec(process))
-        except NotStarted as error:
-            role, role_id = error.key
-            if role != "worker":
-                raise
-            self._quarantine(RoleEvent(role, role_id, 0, str(error), SYSTEM_CLOCK.wall(), quarantined=True))
+    def _start_again(self, role: str, role_id: int, reason: str) -> None:
+        self._restart_counts[role, role_id] += 1
+        self._placement.want((role, role_id), reason)
+        self._place()
 
-    def _role_spec(self, process: RoleProcess) -> RoleSpec:
-        assert self._service is not None
-        return RoleSpec(
-            role=process.role,
-            role_id=process.role_id,
-            restart_count=process.restart_count,
-            chief=self._chief_address,
-            coordinator=self._service.address,
-            workdir=str(self._spec.workdir.absolute()),
-            num_workers=self._spec.num_workers,
-            num_servers=self._spec.num_servers,
-            host=self._addresses.host,
+    def _place(self) -> None:
+        """Have every wanted role started that has a host; a worker only once there is a group to join."""
+        for key, host, reason in self._placement.due(workers=self._beginning.has_begun):
+            self._order(key, host, reason)
+
+    def _order(self, key: Key, host: int, reason: str) -> None:
+        is_worker, is_chief = key[0] == "worker", key[0] == "chief"
+        coordinator, slots = self._group.place_of(key[1]) if is_worker else (self._group.address, ())
+        spec = self._spec.role_spec(
+            *(*key, self._restart_counts[key], coordinator, slots),
             collective=self._collective,
             link=self._link,
-            num_devices=self._spec.num_devices or collectives_of(self._collective).num_devices,
-            num_threads=self._spec.num_threads,
-            slots=self._group,
-            listen=self._addresses.of(process.role, process.role_id, process.restart_count),
-            token=self._spec.token,
+            listen=self._chief_address if is_chief else "",
         )
+        self._hosts.start(host, StartRole(spec, reason))
 
-    def _heed(self, process: RoleProcess, report: dict[str, Any]) -> None:
-        assert self._service is not None
+    def _heed(self, host: int, event: HostEvent) -> None:
+        match event:
+            case HostJoined():
+                self._beginning.host_joined(host, SYSTEM_CLOCK.monotonic())
+                self._say(f"host {host} ({event.name}) has joined with {counted(event.slots, 'slot')}")
+            case Started() if self._placement.is_starting_at((event.role, event.role_id), host):
+                self._started(host, event)
+            case Reported() if (role := self._role_at(host, event)) is not None:
+                self._heed_report(role, event.fields)
+            case Ended() if self._role_at(host, event) is not None:
+                self._lost(event)
+            case NotStarted() if self._placement.is_starting_at((event.role, event.role_id), host):
+                self._not_started(event)
+            case HostLost():
+                self._host_lost(host, event.reason)
+
+    def _role_at(self, host: int, event: Reported | Ended) -> RunningRole | None:
+        """Return the role that an event speaks of; None where that host has no such process: it tells of others'."""
+        role = self._roles.get((event.role, event.role_id))
+        return role if role is not None and (role.host, role.pid) == (host, event.pid) else None
+
+    def _started(self, host: int, event: Started) -> None:
+        key = event.role, event.role_id
+        self._placement.settle(key)
+        role = self._roles[key] = RunningRole(*key, event.restart_count, event.pid, host)
+        self._outbox.started(role.started(event.reason, SYSTEM_CLOCK.wall()))
+        if role.role == "chief":
+            self._outbox.repeat_preemption()
+        if role.process in self._given_up:
+            self._given_up.discard(role.process)
+            self._hosts.kill(host, role.kill_order())
+
+    def _heed_report(self, role: RunningRole, report: dict[str, Any]) -> None:
         if "error" in report:
-            process.error = report["error"], report["exit_code"]
-        if report.get("joined") == self._service.address:
-            self._is_complete = True
-        if process.role == "chief":
+            role.error = report["error"], report["exit_code"]
+        self._group.joined(report.get("joined", ""))
+        if role.role == "chief":
             self._over = self._over or report.get("over", False)
-            if "renew" in report:
+            self._asked = self._asked or report.get("stop", False)
+            if "renew" in report:  # for a phase in which workers sum
+                self._group.is_needed = True
                 self._renew_process_group()
             if "kill" in report:
                 self._end(**report["kill"])
             if "address" in report:
                 self._chief_serves = True
                 first, self._chief_address = not self._chief_address, report["address"]
-                for other in self._roles.values():
-                    if first and other is not process:
-                        other.send_spec(self._role_spec(other))
+                if first:
+                    self._follow()
 
-    def _end(self, role: str, id: int, pid: int, quarantine: str = "") -> None:
+    def _follow(self) -> None:
+        """Tell the roles where the first chief serves, and judge those that have ended before."""
+        self._hosts.chief_serves(self._chief_address)
+        for role, ended in self._ended_early:
+            if self._exit_code is None:
+                self._judge(role, ended)
+        self._ended_early.clear()
+
+    def _end(self, role: str, id: int, restart_count: int, pid: int, quarantine: str = "") -> None:
         """Kill a process that the chief has given up, unless another one has its place already."""
-        process = self._roles.get((role, id))
-        if process is not None and process.pid == pid:
-            process.quarantine = quarantine
-            process.kill()
+        found = self._roles.get((role, id))
+        if found is None:
+            self._given_up.add((role, id, restart_count, pid))  # the chief may hear of it before this loop does
+        elif found.process == (role, id, restart_count, pid):
+            found.quarantine = quarantine
+            self._hosts.kill(found.host, found.kill_order())
 
     def _renew_process_group(self) -> None:
         """Serve a new process group and end every worker: its successor joins that one."""
-        former = self._service
-        self._serve_group()
-        self._is_complete = False
-        workers = [process for (role, _), process in self._roles.items() if role == "worker"]
-        for process in workers:
-            process.kill()
-        deadline = SYSTEM_CLOCK.monotonic() + _KILL_SECS
-        for process in workers:  # they would tell of their service's end as if it were an accident
-            process.wait_ended(deadline - SYSTEM_CLOCK.monotonic())
-        if former is not None:
-            former.stop()
+        self._group.serve(self._placement.present(self._slots))
+        for role in self._roles.values():
+            if role.role == "worker":
+                self._hosts.kill(role.host, role.kill_order())
+        for key, host, reason in self._placement.starting("worker"):  # they are to join the new one
+            self._restart_counts[key] += 1  # the former order may have been carried out
+            self._order(key, host, reason)
 
-    def _serve_group(self) -> None:
-        self._group = self._slots
-        self._service = collectives_of(self._collective).serve(self._group, self._addresses.next_service())
+    def _lost(self, ended: Ended) -> None:
+        """Take an ended role off; what it means is decided once the chief serves.
 
-    def _lost(self, process: RoleProcess) -> None:
+        The chief checks all that a run can be refused for. Its word comes first, whoever else failed of the same.
+        """
+        role = self._roles.pop((ended.role, ended.role_id))
+        if role.role == "chief" or self._chief_address:
+            self._judge(role, ended)
+        else:
+            self._ended_early.append((role, ended))
+
+    def _host_lost(self, host: int, reason: str) -> None:
+        """Take off what ran, or was to start, on a host that is gone: all of it has ended with its agent."""
+        self._say(f"host {host} is lost: {reason}")
+        for key in self._placement.host_lost(host):
+            self._restart_counts[key] += 1  # it may have been started, and the chief have heard of it
+        self._beginning.host_lost(SYSTEM_CLOCK.monotonic())
+        for role in [role for role in self._roles.values() if role.host == host]:
+            role.error = f"host {host} is lost: {reason}", EXIT_FAILED
+            self._lost(Ended(role.role, role.role_id, role.pid, -signal.SIGKILL, 0.0))
+
+    def _judge(self, role: RunningRole, ended: Ended) -> None:
         """Decide what the end of a role means; the only place that does."""
-        del self._roles[process.role, process.role_id]
-        code = process.reap()
-        reason = describe_exit(code)
-        if process.error is not None:
-            reason = f"{reason}: {process.error[0]}"
-        if process.role == "chief":
-            self._chief_left(process, code, reason)
-        elif process.error is not None and process.error[1] == EXIT_REFUSED:
-            self._say(f"error: {process.error[0]}")
+        code = ended.code
+        reason = role.reason(code)
+        if role.role == "chief":
+            self._chief_left(role, ended, reason)
+        elif self._leaving is not None:
+            return
+        elif role.error is not None and role.error[1] == EXIT_REFUSED:
+            self._say(f"error: {role.error[0]}")
             self._exit_code = EXIT_REFUSED
-        elif self._over or (code in (EXIT_COMPLETED, EXIT_PREEMPTED) and self._chief_serves):
+        # A chief alone tells a role to leave: one that has heard of none has failed.
+        elif self._over or (ended.knew_chief and self._chief_serves and code in (EXIT_COMPLETED, EXIT_PREEMPTED)):
             return
         else:
-            failing, log = self._is_failing(process, code), self._logs.path(f"{process.role}-{process.role_id}")
-            if process.role == "worker" and failing:
+            failing, log = self._is_failing(role, ended), self._agent.logs.path(f"{role.role}-{role.role_id}")
+            if role.role == "worker" and failing:
                 why = f"it failed {MAX_FAILURES} times in a row by itself, the last time with {reason}; see {log}"
-                process.quarantine = process.quarantine or why
-            event = RoleEvent(
-                *(process.role, process.role_id, process.pid, process.quarantine or reason, SYSTEM_CLOCK.wall()),
-                unit=process.unit,
-                quarantined=bool(process.quarantine),
-            )
+                role.quarantine = role.quarantine or why
+            event = role.lost(reason, ended.unit, SYSTEM_CLOCK.wall())
             if event.quarantined:
                 self._quarantine(event)
                 return
             self._outbox.report_lost(event)
             if failing:
-                name = f"{process.role}-{process.role_id}"
-                self._fail(f"{process.name} fails again and again ({reason}); correct that, then {_RESUME}", name)
+                name = f"{role.role}-{role.role_id}"
+                self._fail(f"{role.name} fails again and again ({reason}); correct that, then {_RESUME}", name)
             elif not self._asked:
-                self._start(process.role, process.role_id, process.restart_count + 1, f"restart after {reason}")
+                self._start_again(role.role, role.role_id, f"restart after {reason}")
 
-    def _is_failing(self, process: RoleProcess, code: int) -> bool:
-        lived = SYSTEM_CLOCK.monotonic() - process.started
-        by_itself = code not in _KILLED_FROM_OUTSIDE
-        return self._crash_loop.add(process.name, lived, process.unit, by_itself=by_itself)
+    def _not_started(self, event: NotStarted) -> None:
+        """Give up a role that could not be started; one that is no worker ends the run.
+
+        Raises:
+          RoleLost: the run cannot go on without it.
+        """
+        self._placement.settle((event.role, event.role_id))
+        if self._leaving is not None:
+            return
+        if event.role != "worker" or event.hopeless:
+            raise RoleLost(event.message)
+        told, count = (event.role, event.role_id, 0, event.message), self._restart_counts[event.role, event.role_id]
+        self._quarantine(RoleEvent(*told, SYSTEM_CLOCK.wall(), quarantined=True, restart_count=count))
+
+    def _is_failing(self, role: RunningRole, ended: Ended) -> bool:
+        by_itself = ended.code not in _KILLED_FROM_OUTSIDE
+        return self._crash_loop.add(role.name, ended.lived_secs, ended.unit, by_itself=by_itself)
 
     def _quarantine(self, event: RoleEvent) -> None:
         """Start no other process in a worker's place: the others go on without it, or the chief ends the run.
@@ -372,55 +388,53 @@ class Supervisor:
         """
         self._slots = tuple(slot for slot in self._slots if slot != event.id)
         self._outbox.report_lost(event)
-        if self._slots and not self._is_complete:
+        if self._slots and not self._group.is_complete:
             self._renew_process_group()
 
-    def _chief_left(self, process: RoleProcess, code: int, reason: str) -> None:
-        told = process.error is not None
+    def _chief_left(self, role: RunningRole, ended: Ended, reason: str) -> None:
+        told, code = role.error is not None, ended.code
         # 1 is also Python's traceback, and 70 what its watchdog ends a chief with that hangs.
         if code not in _CHIEF_CODES or (code in (EXIT_REFUSED, EXIT_FAILED) and not told):
             self._chief_serves = False
-            self._note("role_lost", "chief", 0, process.pid, reason)
-            failing = self._is_failing(process, code)
+            self._outbox.report_lost(role.lost(reason, -1, SYSTEM_CLOCK.wall()))
+            failing = self._is_failing(role, ended)
             if not self._chief_address or failing:
                 self._fail(f"the chief was lost ({reason}); {_RESUME}", "chief-0", code)
             else:
-                self._restart_chief(process, f"restart after {reason}")
+                self._restart_chief(f"restart after {reason}")
             return
-        if process.error is not None:
-            self._say(f"error: {process.error[0]}")
-        if self._chief_address:  # before that, the others wait to be told what to do
-            deadline = SYSTEM_CLOCK.monotonic() + self._spec.grace_secs
-            for other in self._roles.values():
-                other.wait_ended(deadline - SYSTEM_CLOCK.monotonic())
-        self._exit_code = code
+        if role.error is not None:
+            self._say(f"error: {role.error[0]}")
+        if self._chief_address:
+            self._leaving = code, SYSTEM_CLOCK.monotonic() + self._spec.grace_secs
+            self._agent.discard()
+        else:  # the others wait to be told where it serves
+            self._exit_code = code
 
-    def _restart_chief(self, process: RoleProcess, reason: str) -> None:
+    def _restart_chief(self, reason: str) -> None:
         """Start the next chief; what only the memory of the last one held is told, or done, again."""
         self._outbox.repeat()
-        self._start("chief", 0, process.restart_count + 1, reason)
-        self._outbox.repeat_preemption()
+        self._start_again("chief", 0, reason)
         self._over = False
         if self._asked:
             return
-        left = self._restart_counts.keys() - self._roles.keys() - {*self._starts.waiting}
-        for role, role_id in sorted(left):  # because the run was over, which it is not
-            if role != "worker" or role_id in self._slots:
-                self._start(role, role_id, self._restart_counts[role, role_id] + 1, reason)
+        left = self._restart_counts.keys() - self._roles.keys() - self._placement.pending
+        for role_name, role_id in sorted(left):  # because the run was over, which it is not
+            if role_name != "worker" or role_id in self._slots:
+                self._start_again(role_name, role_id, reason)
 
     def _fail(self, message: str, name: str, code: int = EXIT_FAILED) -> None:
         """End the run as our fault; the log says nothing about a process that was killed from outside."""
         self._say(f"error: {message}")
         if code not in _KILLED_FROM_OUTSIDE:
-            self._say(log_tail(self._logs.path(name)))
+            self._say(log_tail(self._agent.logs.path(name)))
         self._exit_code = EXIT_FAILED
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._asked = True
         self._num_signals += number != signal.SIGHUP
-        if self._num_signals > 1:  # here and not in the loop, which may be in a call to the chief
-            for process in list(self._roles.values()):
-                process.kill()
+        if self._num_signals > 1 and self._leaving is None:  # not in the loop, which may be in a call to the chief
+            self._agent.kill_all()
             self._exit_code = EXIT_PREEMPTED
 
     def _preempt(self, now: float) -> None:
@@ -430,16 +444,6 @@ class Supervisor:
             self._preempt_deadline = now + self._spec.preempt_secs
             if self._asked:
                 self._outbox.preempt()
+                self._hosts.await_end()
         elif now >= self._preempt_deadline:
             self._fail(f"the chief has not saved and left within {self._spec.preempt_secs:g} s; {_RESUME}", "chief-0")
-
-    def _note(self, kind: str, role: str, role_id: int, pid: int, reason: str) -> None:
-        event = RoleEvent(role, role_id, pid, reason, SYSTEM_CLOCK.wall())
-        (self._outbox.started if kind == "role_started" else self._outbox.report_lost)(event)
-
-
-def _drain(fd: int) -> None:
-    try:
-        os.read(fd, 1 << 12)
-    except BlockingIOError:
-        return

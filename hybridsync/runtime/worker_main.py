@@ -26,20 +26,20 @@ from hybridsync.runtime.heartbeat import (
     Heartbeat,
     ReconnectingChiefClient,
     hello,
-    use_compilation_cache,
 )
 from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.runtime.wiring.collectives import collectives_of
 from hybridsync.runtime.wiring.transport import transport_of
 from hybridsync.runtime.wiring.worker import worker_loop, worker_recorder
+from hybridsync.security.keyring import Keyring
 from hybridsync.server.partition import partition
 from hybridsync.storage.apply_log import open_apply_log
 from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
 from hybridsync.training.wire import narrowed_parameters
+from hybridsync.transport.directory import Readers
 from hybridsync.transport.link import Services
-from hybridsync.transport.readers import Readers
 from hybridsync.worker.link import ServerLink
 from hybridsync.worker.loop import WorkerLoop
 from hybridsync.worker.replica import Replica
@@ -51,7 +51,9 @@ REPORT_SECS = 0.5
 
 def run_worker(
     spec: RoleSpec,
+    keys: Keyring,
     make_run: Callable[[], Run],
+    chief_address: Callable[[], str],
     at_unit: Callable[[int], None],
     report: Callable[[dict], None],
     watchdog: Watching,
@@ -60,7 +62,9 @@ def run_worker(
 
     Args:
       spec: who this is and where the others are.
+      keys: of this process.
       make_run: builds task and optimizer; called behind the join, because it may touch JAX.
+      chief_address: waits until the chief serves, and returns where; called once the programs are compiled.
       at_unit: leaves behind which unit is computed, should this process end on it.
       report: tells the supervisor: {"joined": ...} once its collectives wait for no other worker any more.
       watchdog: of this process.
@@ -84,7 +88,6 @@ def run_worker(
     report({"joined": spec.coordinator})
     run = make_run()
     assert run.workdir is not None
-    use_compilation_cache(run.workdir)
     clock = SYSTEM_CLOCK
     recorder = worker_recorder(run, spec.role_id, clock)
     recorder.at_unit, recorder.watchdog = at_unit, watchdog
@@ -97,19 +100,27 @@ def run_worker(
         several = run.config.policy.assigns_several
         warm_up(programs, several=several, local_updates=local_updates, wires=wires)
         if spec.restart_count == 0:  # its members meet when a phase names it: nobody waits here for one that has died
-            collectives.compile(groups=any(stage.mode.has_group_rounds for stage in run.stages))
+            collectives.prepare(
+                sums=any(stage.mode.moves_together for stage in run.stages),
+                groups=any(stage.mode.has_group_rounds for stage in run.stages),
+            )
 
+    chief_at = chief_address()  # which has opened the workdir: before, what is in it is not this run's
     apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log, others_note_too=True)
-    transport = transport_of(spec.link, spec.token)
+    transport = transport_of(spec.link, keys)
     readers = Readers(transport.holder)
     replica = Replica(programs, readers, clock, apply_log, transport.allocate)
+    own_state = [stage.mode for stage in run.stages if not stage.mode.is_served]
+    if own_state:
+        holder = own_state[0].holder(tuple(range(run.config.workers)))
+        replica.reserve(captured=holder == ("worker", spec.role_id))
     services = Services(holder=replica, state_bytes=programs.state_layout.nbytes)
     serving = transport.serve(services, spec.listen, calls=4, watchdog=watchdog)
 
     def hello_now() -> Hello:
         return hello(spec, serving.address, programs.state_layout.schema_hash, loop.role_state() if loop else None)
 
-    chief = ReconnectingChiefClient(transport.chief(spec.chief, CHIEF_SECS), hello_now)
+    chief = ReconnectingChiefClient(transport.chief(chief_at, CHIEF_SECS), hello_now)
 
     def ended(error: HybridSyncError | None) -> None:
         if error is not None:  # the main thread may hang in a collective, or train for nobody

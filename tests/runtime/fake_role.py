@@ -1,13 +1,15 @@
 """A role that does nothing but what a test says, to exercise the supervisor.
 
-argv[1] is a JSON object: role name ("worker 1", or "worker 1 restart 0") -> what it does once it has its spec:
+argv[1] is a JSON object: role name ("worker 1", or "worker 1 restart 0") -> what it does once the chief serves (with
+{"early": true} as soon as it has its spec; with {"held": true} at a SIGHUP):
 {"exit": code}, {"refuse": message}, {"error": message}, {"silent": true} (a chief that never serves), {"kill":
 events} (a chief that has given roles up; a pid is that of the newest such role, unless the event names one). Else it
-waits: SIGUSR1 ends it with 75, SIGUSR2 with 0; at each SIGHUP a chief names whom it has given up, one with
-{"renew": true} wants a new process group, one with {"late": true} serves from then on, and one with {"children": n}
-begins with so many processes that wait. A worker with {"apart": true} has not joined its process group. {"hangs":
-true}: SIGUSR1 and SIGUSR2 end it as its watchdog would. "fork server" -> what the
-fork server of the roles does before it forks them: {"threads": true} starts one, {"exit": message} ends.
+waits: SIGUSR1 ends it with 75, SIGUSR2 with 0; at each SIGHUP a chief names whom it has given up, one with {"renew":
+true} wants a new process group, one with {"stop": true} says that its user has it stopped, one with {"late": true}
+serves from then on, and one with {"children": n} begins with so many processes that wait. A worker with {"apart":
+true} has not joined its process group. {"hangs": true}: SIGUSR1 and SIGUSR2 end it as its watchdog would. "fork
+server" -> what the fork server of the roles does before it forks them: {"threads": true} starts one, {"exit":
+message} ends.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import numpy.random
 
 from hybridsync.core.errors import EXIT_FAILED, ConfigError, RoleLost
 from hybridsync.runtime.fork_server import ForkServer, connect
-from hybridsync.runtime.role_pipe import RoleSpec
+from hybridsync.runtime.role_pipe import RoleKeys, RoleSpec
 
 
 def main() -> int:
@@ -44,14 +46,26 @@ def main() -> int:
     assert child is not None
     spec = child.spec()
     name = f"{spec.role} {spec.role_id}"
+
+    def take_keys(keys: RoleKeys) -> None:
+        with open(Path(spec.workdir) / "keys", "a") as file:
+            file.write(f"{keys.token}\n")
+
+    child.hear_keys(take_keys)
     sys.stderr.write(f"{name} was here\n")
     is_program = not isinstance(line, ForkServer)
     told = {"pid": os.getpid(), "is_program": is_program, "platforms": os.environ.get("JAX_PLATFORMS")}
     told["drawn"] = [random.random(), float(numpy.random.random())]
+    action = actions.get(f"{name} restart {spec.restart_count}", actions.get(name, {}))
+    if spec.role == "chief":
+        told["chief"] = spec.listen if spec.restart_count else ""
+    else:
+        told["chief"] = "" if "early" in action else child.chief_address()
     record = {**told, **dataclasses.asdict(spec)}
     with open(Path(spec.workdir) / "specs.jsonl", "a") as specs:
         specs.write(json.dumps(record) + "\n")
-    action = actions.get(f"{name} restart {spec.restart_count}", actions.get(name, {}))
+    if "held" in action:
+        signal.sigwait({signal.SIGHUP})
     if "children" in action:
         for _ in range(action["children"]):
             subprocess.Popen(["sleep", "600"], start_new_session=action.get("sessions", False))
@@ -65,26 +79,28 @@ def main() -> int:
         return child.report_error(RoleLost(action["error"]))
     serves = spec.role == "chief" and "silent" not in action
     if serves and "late" not in action:
-        child.report(address=spec.chief or "127.0.0.1:4711")
+        child.report(address=spec.listen if spec.restart_count else "127.0.0.1:4711")
     if "exit" in action:
         return action["exit"]
     while (number := signal.sigwait(awaited)) == signal.SIGHUP:
         if "late" in action:
-            child.report(address=spec.chief)
+            child.report(address=spec.listen)
+        if "stop" in action:
+            child.report(stop=True)
         if "renew" in action:
             child.report(renew=True)
         for event in action.get("kill", ()):
-            child.report(kill={"pid": newest_pid(spec, event), **event})
+            child.report(kill={**newest(spec, event), **event})
     if "hangs" in action:
         os._exit(EXIT_FAILED)
     return 75 if number == signal.SIGUSR1 else 0
 
 
-def newest_pid(chief: RoleSpec, event: dict[str, Any]) -> int:
-    """Return the pid of the process that was last started as the role of `event`."""
+def newest(chief: RoleSpec, event: dict[str, Any]) -> dict[str, int]:
+    """Return pid and restart count of the process that was last started as the role of `event`."""
     lines = (Path(chief.workdir) / "specs.jsonl").read_text().splitlines()
     specs = [spec for spec in map(json.loads, lines) if (spec["role"], spec["role_id"]) == (event["role"], event["id"])]
-    return specs[-1]["pid"]
+    return {name: spec[name] for spec in specs[-1:] for name in ("pid", "restart_count")}
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ class Run:
             environment.pop(name, None)
         self.process = subprocess.Popen(
             [sys.executable, str(RUN), str(workdir), json.dumps(actions), json.dumps(options)],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=ROOT,
@@ -60,6 +61,12 @@ class Run:
         """Return whether nothing is told for so long."""
         assert self.process.stdout is not None and not self._buffer
         return not select.select([self.process.stdout], [], [], secs)[0]
+
+    def agent(self, host: int, **said: Any) -> None:
+        """Have the agent of a host say something (see supervised_run.py)."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"host": host, **said}).encode() + b"\n")
+        self.process.stdin.flush()
 
     def started(self) -> dict[tuple[str, int], int]:
         """Wait until every role has been told of; returns their pids."""

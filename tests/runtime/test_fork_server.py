@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from hybridsync.core.errors import WaitTimeout
 from hybridsync.runtime import fork_server_client as client_module
 from hybridsync.runtime.fork_server_client import ForkServerClient
 from hybridsync.runtime.role_process import RoleProcess
-from tests.runtime.supervised import WAIT_SECS, Begin, seed_of
+from tests.runtime.supervised import ROOT, WAIT_SECS, Begin, seed_of
 
 
 def test_a_seed_that_is_killed_takes_nobody_with_it_and_is_replaced(begin: Begin) -> None:
@@ -90,3 +92,42 @@ def test_a_fork_server_that_does_not_answer_in_time_is_replaced(tmp_path: Path, 
         with pytest.raises(WaitTimeout, match=f"process {former}, has not imported"):
             RoleProcess(fork_server_client, "worker", 0, 0, tmp_path / "worker.log")
         assert fork_server_client.ensure_running() and fork_server_client.pid != former
+
+
+@pytest.mark.parametrize("actions", [{}, {"fork server": {"threads": True}}], ids=["forked", "programs"])
+def test_a_signal_to_all_processes_of_a_host_leaves_it_to_the_supervisor_when_they_end(
+    begin: Begin, actions: dict[str, Any]
+) -> None:
+    run = begin(actions)
+    roles = run.started()
+    fork_server = seed_of(run, roles)
+    for pid in {*roles.values()} - {run.process.pid}:
+        run.spec_of(pid)  # it has begun
+    told = len(run.calls)
+    for pid in (*(pid for pid in roles.values() if pid != run.process.pid), fork_server, run.process.pid):
+        os.kill(pid, signal.SIGTERM)
+    assert run.wait_call(call="ended")["code"] == 75
+    assert [call["call"] for call in run.calls[told:]] == ["preempt", "ended"], "a role died before the run was saved"
+
+
+PARENT = """import os, signal, sys
+from hybridsync.runtime import role_signals
+role_signals.outlive_signals()
+role_signals.forks_end_on_signals()
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    os.kill(os.getpid(), number)
+if (child := os.fork()) == 0:
+    os.kill(os.getpid(), signal.SIGTERM)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+os.execvp('grep', ['grep', 'SigIgn', '/proc/self/status'])"""
+
+
+def test_what_a_role_starts_ends_on_signals_as_any_program_does() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", PARENT]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_SECS, check=True)
+    forked, ignored = ended.stdout.splitlines()
+    assert int(forked) == -signal.SIGTERM
+    mask = int(ignored.split()[1], 16)
+    assert [number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if mask >> (number - 1) & 1] == []

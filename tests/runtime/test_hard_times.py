@@ -95,7 +95,7 @@ def test_what_cannot_be_started_for_long_ends_the_run_unless_it_is_a_worker(
     assert run.wait_call(call="role_lost")["quarantined"] is False
     if role == "server":
         code, said = run.end()
-        assert code != 0 and "NotStarted: server 0 could not be started for 0.2 s: " in said
+        assert code != 0 and "RoleLost: server 0 could not be started for 0.2 s: " in said
         return
     lost = run.wait_call(call="role_lost")
     assert lost["quarantined"] and lost["reason"].startswith("worker 0 could not be started for 0.2 s: ")
@@ -175,6 +175,14 @@ def test_the_workdir_stays_locked_while_a_chief_is_replaced_and_after_a_killed_s
     run.process.wait(WAIT_SECS)
     with WorkdirLock(run.workdir):  # its roles have ended by then
         assert (run.workdir / "lock").read_text() != ""
+
+
+def test_a_run_whose_workdir_another_host_has_taken_ends_at_once_with_every_role(begin: Begin) -> None:
+    lost = "workdir W is no longer this run's: process 7 on there has it"
+    run = begin(lock_lost=lost)
+    code, said = run.end()
+    assert code == 70
+    assert said.count(f"error: {lost}") == 1
 
 
 def test_a_fault_of_the_supervisor_is_no_refusal_and_takes_every_role_with_it(begin: Begin) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import jax
 import pytest
 
 from hybridsync.core.errors import HybridSyncError, NotRegistered, RoleLost, StaleIncarnation
@@ -27,12 +25,12 @@ from hybridsync.interfaces.messages import (
 )
 from hybridsync.interfaces.reports import Report, ReportReply
 from hybridsync.runtime import heartbeat as heartbeat_module
-from hybridsync.runtime.heartbeat import Heartbeat, ReconnectingChiefClient, use_compilation_cache
+from hybridsync.runtime.heartbeat import Heartbeat, ReconnectingChiefClient
 from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
 from hybridsync.transport.link import ChiefLink
-from tests.roles import hello, phase_of
+from tests.roles import WithoutCommands, hello, phase_of
 
 SECS = 10.0
 PHASE_ID = phase_of(3).id
@@ -40,7 +38,7 @@ GO_ON = ReportReply(PHASE_ID, revoked=False)
 
 
 @dataclass
-class ForgetfulChief(ChiefLink):
+class ForgetfulChief(WithoutCommands, ChiefLink):
     """A chief of several processes: after each restart it knows nobody."""
 
     known: bool = True
@@ -170,7 +168,7 @@ def test_a_call_outlasts_a_chief_that_is_restarted_at_its_address():
 
 
 def test_first_words_say_who_this_process_is():
-    spec = RoleSpec("worker", 2, 4, "127.0.0.1:1", "127.0.0.1:2", "/run", 3, 1, "127.0.0.1", "shm", 1)
+    spec = RoleSpec("worker", 2, 4, "127.0.0.1:2", "/run", 3, 1, "127.0.0.1", "shm", 1)
     words = heartbeat_module.hello(spec, "127.0.0.1:9", "schema")
     assert (words.role, words.id, words.restart_count, words.address) == ("worker", 2, 4, "127.0.0.1:9")
     assert words.role_state is None and words.pid > 0
@@ -303,22 +301,6 @@ def test_the_heartbeat_beats_on_across_a_restart_of_the_chief(beat):
     while len(beating.heard) < before + 2:
         assert not woken.wait(0.01) and not beating.ended
     assert NO_PHASE not in [phase_id for phase_id, _ in beating.heard]
-
-
-def test_compiled_programs_are_kept_in_the_workdir_unless_their_folder_was_named(tmp_path: Path) -> None:
-    named = jax.config.values["jax_compilation_cache_dir"]
-    try:
-        jax.config.update("jax_compilation_cache_dir", str(tmp_path / "named"))
-        use_compilation_cache(tmp_path / "run")
-        assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "named")
-        assert not (tmp_path / "run").exists()
-        jax.config.update("jax_compilation_cache_dir", None)
-        use_compilation_cache(tmp_path / "run")
-        assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "run" / "compilation_cache")
-    finally:
-        jax.config.update("jax_compilation_cache_dir", named)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def test_a_heartbeat_that_fails_ends_the_process_by_name(beat):

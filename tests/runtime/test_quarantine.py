@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from hybridsync.runtime.role_process import MAX_FAILURES
+from hybridsync.runtime.crash_loop import MAX_FAILURES
 from tests.runtime.supervised import Begin, gone
 
 

@@ -145,13 +145,13 @@ def test_every_process_has_an_address_of_its_own_and_each_chief_the_same() -> No
         assert len({addresses.of(*role) for role in roles} | {addresses.next_service(), addresses.next_service()}) == 10
         assert addresses.of("chief", 0, 0) == addresses.of("chief", 0, 1)
     finally:
-        addresses.remove()
+        addresses.close()
     ports = RoleAddresses("::1", 4711)
     try:
         assert ports.of("chief", 0, 0) == "[::1]:4711" and ports.of("worker", 0, 0) == "[::1]:0"
         assert ports.has_sockets and socket_path(ports.next_service()) is not None
     finally:
-        ports.remove()
+        ports.close()
 
 
 def test_ports_do_without_a_place_for_sockets(monkeypatch: pytest.MonkeyPatch) -> None:

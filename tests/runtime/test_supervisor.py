@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 
+from hybridsync.runtime.crash_loop import CrashLoop
 from hybridsync.runtime.role_pipe import Child
-from hybridsync.runtime.role_process import CrashLoop, describe_exit
+from hybridsync.runtime.role_process import describe_exit
 from tests.runtime.supervised import CHIEF, ROOT, WAIT_SECS, Begin, gone, seed_of
 
 
@@ -115,14 +116,17 @@ def test_a_role_that_the_chief_gave_up_is_ended_and_replaced(begin: Begin) -> No
 
 
 def test_a_process_that_has_the_place_of_one_that_was_given_up_is_left_alone(begin: Begin) -> None:
-    former, nobody = {"role": "worker", "id": 1, "pid": 1}, {"role": "gopher", "id": 0, "pid": 1}
-    run = begin({"chief 0": {"kill": [former, nobody, {"role": "worker", "id": 0}]}})
+    former, nobody = {"role": "worker", "id": 1, "pid": 1}, {"role": "gopher", "id": 0, "pid": 1, "restart_count": 0}
+    elsewhere = {"role": "worker", "id": 1, "restart_count": 7}  # on another host it had the same process id
+    run = begin({"chief 0": {"kill": [former, nobody, elsewhere, {"role": "worker", "id": 0}]}})
     pids = run.started()
     for role in (("worker", 0), ("worker", 1)):
         run.spec_of(pids[role])
     os.kill(pids["chief", 0], signal.SIGHUP)
-    assert run.wait_call(call="role_lost")["id"] == 0, "the last of three words came after the first"
-    assert run.wait_call(call="role_started")["id"] == 0
+    lost = run.wait_call(call="role_lost")
+    assert (lost["role"], lost["id"]) == ("worker", 0), "the last of four words came after the others"
+    again = run.wait_call(call="role_started")
+    assert (again["role"], again["id"]) == ("worker", 0)
     assert run.silent(0.5)
 
 
@@ -132,10 +136,12 @@ def test_in_a_new_process_group_every_worker_starts_again_and_the_others_stay(be
     former = {run.spec_of(pid)["coordinator"] for (role, _), pid in pids.items() if role != "supervisor"}
     for restart_count in range(1, 6):  # more often than a worker may fail by itself
         os.kill(pids["chief", 0], signal.SIGHUP)
+        calls = [run.next_call() for _ in range(4)]
         for worker in (0, 1):
-            lost = run.wait_call(call="role_lost")
-            assert (lost["role"], lost["id"], lost["pid"]) == ("worker", worker, pids["worker", worker])
-            pids["worker", worker] = run.wait_call(call="role_started", role="worker", id=worker)["pid"]
+            lost, started = (call for call in calls if (call["role"], call["id"]) == ("worker", worker))
+            assert (lost["call"], lost["pid"]) == ("role_lost", pids["worker", worker])
+            assert started["call"] == "role_started"
+            pids["worker", worker] = started["pid"]
         specs = [run.spec_of(pids["worker", worker]) for worker in (0, 1)]
         assert [spec["restart_count"] for spec in specs] == [restart_count, restart_count]
         (coordinator,) = {spec["coordinator"] for spec in specs}

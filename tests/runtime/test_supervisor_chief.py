@@ -58,6 +58,18 @@ def test_a_chief_killed_while_it_saves_for_a_preemption_is_followed_by_one_that_
     assert run.end() == (75, "")
 
 
+def test_a_stop_that_the_chief_was_told_of_outlives_it(begin: Begin) -> None:
+    run = begin({"chief 0 restart 0": {"stop": True}}, deaf_to_preempt=True)
+    pids = run.started()
+    os.kill(pids["chief", 0], signal.SIGHUP)
+    run.wait_call(call="preempt")
+    os.kill(pids["chief", 0], signal.SIGKILL)
+    run.wait_call(call="role_started", role="chief")
+    run.wait_call(call="preempt")
+    os.kill(run.wait_spec(role="chief", restart_count=1)["pid"], signal.SIGUSR1)
+    assert run.end() == (75, "")
+
+
 def test_a_restarted_chief_is_told_again_which_units_processes_ended_on(begin: Begin) -> None:
     run = begin({"worker 0 restart 0": {"unit": 17, "exit": 3}})
     first = run.wait_call(call="role_lost", role="worker")

@@ -43,6 +43,7 @@ class ChiefRole:
         place, and they share one store, whatever number of servers the run is configured for.
       restarted: another chief served this run before, whose roles may still train.
       evict: has the process of a role ended that is given up.
+      ask_stop: tells whoever starts this process that the run's user has it stopped.
       allocate: makes what the kept state is read from (see `SnapshotBuffer`).
 
     Attributes:
@@ -59,6 +60,7 @@ class ChiefRole:
         threads: bool = False,
         restarted: bool = False,
         evict: Callable[[RoleEvent], None] = lambda event: None,
+        ask_stop: Callable[[], object] = lambda: None,
         allocate: Callable[[int], np.ndarray] | None = None,
     ) -> None:
         config = opening.run.config
@@ -76,6 +78,9 @@ class ChiefRole:
             evict=evict,
             detector=detector_of(config.policy),
             unfit=None if threads else Unfit(),
+            orders=opening.orders,
+            ask_stop=ask_stop,
+            min_workers=config.min_workers,
         )
         self.chief = Chief(state)
         snapshot_buffer = SnapshotBuffer(layout, allocate)
@@ -115,6 +120,7 @@ class ChiefRole:
         """
         opening, clock = self._opening, self._clock
         run, control = opening.run, self.chief.control
+        self.chief.state.figures = recorder.figures
         reporter = Reporter(
             run,
             control,
@@ -152,4 +158,5 @@ class ChiefRole:
         """Drop logged updates behind the state that a run goes on from."""
         workdir = self._opening.run.workdir
         if workdir is not None:
+            self._opening.fence()
             apply_log.forget(workdir / apply_log.APPLY_LOG, sequence)

@@ -7,6 +7,8 @@ from concurrent.futures import Executor
 
 from hybridsync.core.clock import Clock
 from hybridsync.emulation.device import Emulation
+from hybridsync.emulation.link_delays import emulated_rings
+from hybridsync.emulation.ring_delays import CollectiveSizes, DelayedCommunicator, check_rings, emulates_rings
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import GroupPort
 from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
@@ -55,6 +57,7 @@ def worker_loop(
       ahead: runs lease renewals beside the training; None asks when there is nothing left.
     """
     config = run.config
+    communicator_of = emulated_collectives(run, programs, communicator_of, recorder.clock)
     emulation = Emulation(config.emulation, config.workload)
     context = WorkerContext(worker, chief, programs, recorder, emulation)
     runners = {
@@ -64,3 +67,27 @@ def worker_loop(
     }
     probe = Measuring(worker, programs, replica, recorder, emulation)
     return WorkerLoop(worker, chief, runners, replica, recorder, recorder.clock, probe)
+
+
+def emulated_collectives(run: Run, programs: Programs, communicator_of: CommunicatorOf, clock: Clock) -> CommunicatorOf:
+    """Return a worker's collectives behind the links that a run emulates, or as they are where it emulates none.
+
+    Args:
+      run: that it takes part in.
+      programs: the compiled programs.
+      communicator_of: the phase -> how its members sum and average.
+      clock: paces the collectives.
+
+    Raises:
+      ConfigError: members would be given up as lost on such links.
+    """
+    emulation = run.config.emulation
+    if not emulates_rings(emulation):
+        return communicator_of
+    sizes = CollectiveSizes(
+        programs.contribution_layout.nbytes, programs.parameters_layout.nbytes, programs.state_layout.nbytes
+    )
+    averages = any(stage.mode.has_group_rounds for stage in run.stages)
+    check_rings(emulation, run.config.workers, max(sizes.contribution, sizes.state) if averages else sizes.contribution)
+    rings = emulated_rings(emulation)
+    return lambda phase: DelayedCommunicator(communicator_of(phase), phase.members, rings, sizes, clock)

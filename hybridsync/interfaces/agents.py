@@ -1,0 +1,88 @@
+"""Messages between the head of a run and the agents of its further hosts: plain values, as in `messages.py`.
+
+The head's supervisor decides what runs where. The agent of a host starts, watches and kills its processes as it is
+told. Orders go to the agent and events to the head as numbered lines of text, each exactly once and in order. What a
+line says is the business of both ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MOST_LINES = 1000
+"""Lines that one message has at most."""
+MOST_LINE_CHARS = 64 << 10
+"""Characters that one line has at most; all are ASCII, so they are its bytes, too."""
+MOST_POLL_SECS = 5.0
+"""How long a head may hold an answer: each occupies a thread of it."""
+
+
+@dataclass(frozen=True)
+class AgentHello:
+    """The first words of a host's agent to the head.
+
+    Args:
+      host: name of the host, for logs.
+      index: of the host; the head's own is 0, and others count from 1.
+      address: at which the host's processes serve.
+      slots: how many workers the host takes.
+      version: of the package.
+      config_digest: of the run's configuration, as this host has it.
+      session: 32 hexadecimal digits, drawn anew for each attachment.
+    """
+
+    host: str
+    index: int
+    address: str
+    slots: int
+    version: str
+    config_digest: str
+    session: str
+
+
+@dataclass(frozen=True)
+class AgentWelcome:
+    """The head's answer to an agent that it takes in.
+
+    Args:
+      lease_secs: how long the attachment lasts without an exchange. The agent counts from when it sent its last
+        answered message, the head from when it received it: so the agent's count ends first.
+    """
+
+    lease_secs: float
+
+
+@dataclass(frozen=True)
+class AgentReport:
+    """An agent's side of one exchange.
+
+    Args:
+      index: of the host.
+      session: of the attachment.
+      first: number of the first of `events`; they count from 0 in each session.
+      events: lines for the head.
+      seen: how many orders of the session have arrived so far.
+      hold_secs: how long the head may hold its answer while it has no orders; 0 to `MOST_POLL_SECS`.
+    """
+
+    index: int
+    session: str
+    first: int
+    events: tuple[str, ...]
+    seen: int
+    hold_secs: float
+
+
+@dataclass(frozen=True)
+class AgentReply:
+    """The head's side of one exchange.
+
+    Args:
+      heard: how many events of the session have arrived so far.
+      first: number of the first of `orders`; they count from 0 in each session.
+      orders: lines for the agent that it has not reported as seen.
+    """
+
+    heard: int
+    first: int
+    orders: tuple[str, ...]

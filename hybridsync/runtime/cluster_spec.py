@@ -1,0 +1,92 @@
+"""One host's place in a run on several hosts, as its command line says it."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from hybridsync.cluster.role_assignment import HEAD
+from hybridsync.config.resume_rules import to_json
+from hybridsync.config.run_config import RunConfig
+from hybridsync.core.errors import ConfigError
+from hybridsync.policies.plan_checks import parsed_plan, sums_among_workers
+
+PRIVATE = "private"
+"""What --collectives_network says of a network whose other users may read, and disturb, the sums among workers."""
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """Holds one host's place in a run on several hosts.
+
+    Attributes:
+      head: address, host:port, at which the agents of the other hosts attach.
+      index: of this host; 0 is the head.
+      num_hosts: of the run.
+      address: of this host, at which its roles serve.
+      certificates: folder of this host's certificate; the head's has the authority's key, too.
+      slots: how many workers this host may have; 0 for its share.
+      collectives_network: "private" where gloo may carry sums between hosts in plain text.
+    """
+
+    head: str
+    index: int
+    num_hosts: int
+    address: str
+    certificates: Path
+    slots: int = 0
+    collectives_network: str = ""
+
+    @property
+    def is_head(self) -> bool:
+        """Return whether this host is the head."""
+        return self.index == HEAD
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse a run that these hosts are not to carry.
+
+        Raises:
+          ConfigError: more hosts than workers, too few slots, or collectives between hosts on a network that nobody
+            has called private.
+        """
+        if self.num_hosts > config.workers:
+            raise ConfigError(
+                f"--hosts={self.num_hosts} is more than the {config.workers} workers; each host runs one at least"
+            )
+        share = -(-config.workers // self.num_hosts)
+        if self.slots and self.slots < share:
+            raise ConfigError(
+                f"--slots={self.slots} is less than this host's share of {config.workers} workers on "
+                f"{self.num_hosts} hosts, which is {share}; give it more slots, or leave the flag out"
+            )
+        named = sums_among_workers(parsed_plan(config))
+        if named and self.sums_refused:
+            raise ConfigError(f"{named[0]} {self.sums_refused}")
+
+    @property
+    def sums_refused(self) -> str:
+        """Why workers may not sum between the hosts, as what follows the name of a protocol; "" where they may."""
+        if self.num_hosts == 1 or self.collectives_network == PRIVATE or is_loopback(self.address):
+            return ""
+        return (
+            "sums between hosts over gloo, which neither encrypts nor asks who calls; say "
+            f"--collectives_network={PRIVATE} where nobody else is on that network, or take a protocol that goes "
+            "through the servers, such as bsp_server"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is written as an address of the loopback interface, or as localhost."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def digest_of(config: RunConfig) -> str:
+    """Return the digest of a configuration, by which hosts compare theirs."""
+    return xxhash.xxh3_128_hexdigest(json.dumps(to_json(config), sort_keys=True).encode())

@@ -1,0 +1,214 @@
+"""A host's agent: starts, watches and kills roles as it is told, and tells what becomes of them. It decides nothing.
+
+The same object serves both kinds of hosts. In the supervisor's process it is driven by calls; on a further host the
+program `hybridsync host` passes orders and events between it and the supervisor (see `agent_program.py`). Imports
+neither jax nor orbax.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hybridsync.core.errors import WorkdirError
+from hybridsync.core.work_deadlines import UNWATCHED, Watching
+from hybridsync.runtime.adopted_children import reap_adopted
+from hybridsync.runtime.host_messages import (
+    ChiefServes,
+    Ended,
+    Event,
+    GiveKeys,
+    Key,
+    KillRole,
+    NotStarted,
+    Reported,
+    Started,
+    StartRole,
+)
+from hybridsync.runtime.role_addresses import RoleAddresses
+from hybridsync.runtime.role_logs import Logs
+from hybridsync.runtime.role_pipe import RoleKeys
+from hybridsync.runtime.role_process import RoleProcess
+from hybridsync.runtime.role_starts import Starts
+from hybridsync.storage.durable import make_directory
+
+MOST_MESSAGE_CHARS = 3000
+"""Of why a role could not be started: a line between hosts has its limit."""
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """Describes how a host starts roles.
+
+    Attributes:
+      command: program and arguments of every role.
+      logs: folder of the logs; it is made.
+      log_suffix: at the name of the fork server's log, where several hosts share the folder.
+      start_again_secs: how long it is tried to start a role for which there is no process or memory.
+      compilation_cache: number of XLA's threads -> folder of compiled programs, checked; "" for what JAX itself keeps.
+    """
+
+    command: tuple[str, ...]
+    logs: Path
+    log_suffix: str = ""
+    start_again_secs: float = 300.0
+    compilation_cache: Callable[[int | None], str] = lambda num_threads: ""
+
+
+class HostAgent:
+    """Holds the processes of one host. To be made, and used, on the main thread: children die with it.
+
+    Args:
+      spec: how roles are started.
+      addresses: where they serve.
+      say: shows a line to the user.
+      lock_fd: of the workdir's lock, which each chief holds as well; None where nobody has locked it.
+      watchdog: of this process.
+
+    Raises:
+      WorkdirError: the logs cannot be written.
+    """
+
+    def __init__(
+        self,
+        spec: HostSpec,
+        addresses: RoleAddresses,
+        say: Callable[[str], None],
+        lock_fd: int | None = None,
+        watchdog: Watching = UNWATCHED,
+    ) -> None:
+        self._spec, self._addresses, self._say = spec, addresses, say
+        self._roles: dict[Key, RoleProcess] = {}
+        self._keys: dict[Key, RoleKeys] = {}  # newer ones than those of the order to start it
+        self._events: deque[Event] = deque()
+        self._chief_address = ""
+        self._is_hopeless = False  # nothing can be started here: it is not tried for each role
+        self.logs = Logs(spec.logs, say)
+        try:
+            make_directory(spec.logs)
+            self._starts = Starts(
+                *(spec.command, self.logs, say, spec.start_again_secs, lock_fd, spec.log_suffix, watchdog),
+            )
+        except OSError as error:
+            raise WorkdirError(f"cannot write to {spec.logs}: {error.strerror}; name a writable --workdir") from error
+
+    def start(self, order: StartRole) -> None:
+        """Start a role; `wait` tells when it is there.
+
+        Where it runs already, the order was given before the word of its start arrived. Two processes of one role would
+        work against each other, and the one that runs is not what was ordered last. So it is killed; its end is told,
+        and answered by another order.
+        """
+        if (running := self._roles.get(order.key)) is not None:
+            running.kill()
+            return
+        if self._is_hopeless:
+            return
+        self._keys.pop(order.key, None)
+        self._starts.request(order)
+        self._take_started()
+
+    def kill(self, order: KillRole) -> None:
+        """Kill a process, unless another one has its place already; `wait` tells its end."""
+        process = self._roles.get((order.role, order.role_id))
+        if process is not None and process.pid == order.pid:
+            process.kill()
+
+    def give_keys(self, order: GiveKeys) -> None:
+        """Tell a role what it proves itself with from now on; one that waits to be started is told when it is there."""
+        self._keys[order.key] = order.keys
+        if (process := self._roles.get(order.key)) is not None:
+            process.send_keys(order.keys)
+
+    def chief_serves(self, order: ChiefServes) -> None:
+        """Tell the roles where the first chief serves, and those that come; later chiefs serve at the same place."""
+        if not self._chief_address:
+            self._chief_address = order.address
+            for process in self._roles.values():
+                if process.role != "chief":
+                    process.send_chief(order.address)
+
+    def wait(self, secs: float, wake_fd: int) -> list[Event]:
+        """Wait until something happens, and return it.
+
+        Args:
+          secs: to wait at most.
+          wake_fd: ends the wait when it can be read; it is emptied.
+        """
+        poll = select.poll()
+        poll.register(wake_fd, select.POLLIN)
+        for process in self._roles.values():
+            poll.register(process.pidfd, select.POLLIN)
+            if not process.reports_ended:
+                poll.register(process.report_fd, select.POLLIN)
+        poll.poll(0 if self._events else secs * 1000)
+        _drain(wake_fd)
+        for key, process in list(self._roles.items()):
+            ended = process.wait_ended(0)  # before its reports are read: then these are all
+            told = (key[0], key[1], process.pid)
+            self._events.extend(Reported(*told, fields) for fields in process.read_reports())
+            if ended:
+                del self._roles[key]
+                code = process.reap()
+                self._events.append(Ended(*told, code, process.lived_secs(), process.unit, process.knows_chief))
+        self._starts.keep_fork_server()
+        self._take_started()
+        reap_adopted({self._starts.fork_server_pid, *(process.pid for process in self._roles.values())})
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def _take_started(self) -> None:
+        for found in self._starts.start_due():
+            if isinstance(found, NotStarted):
+                self._events.append(replace(found, message=found.message[:MOST_MESSAGE_CHARS]))
+                self._is_hopeless = self._is_hopeless or found.hopeless
+                continue
+            process, order = found
+            spec = order.spec
+            self._roles[order.key] = process
+            listen = spec.listen or self._addresses.of(spec.role, spec.role_id, spec.restart_count)
+            cache = self._spec.compilation_cache(spec.num_threads)
+            keys = self._keys.get(order.key, spec.keys)
+            own = replace(spec, host=self._addresses.host, listen=listen, compilation_cache=cache, keys=keys)
+            process.send_spec(own)
+            if self._chief_address and spec.role != "chief":
+                process.send_chief(self._chief_address)
+            self._events.append(Started(*order.key, spec.restart_count, process.pid, order.reason))
+
+    def discard(self) -> None:
+        """Start nothing of what still waits."""
+        self._starts.discard()
+
+    def kill_all(self) -> None:
+        """Kill every process, now; a signal handler may call it."""
+        for process in list(self._roles.values()):
+            process.kill()
+
+    def end_roles(self) -> None:
+        """Kill and reap every process, start nothing that waits, and forget the chief."""
+        self._starts.discard()
+        self.kill_all()
+        for process in self._roles.values():
+            process.reap()
+        self._roles.clear()
+        self._keys.clear()
+        self._events.clear()
+        self._chief_address, self._is_hopeless = "", False
+        reap_adopted({self._starts.fork_server_pid})
+
+    def close(self) -> None:
+        """End the fork server, and every role."""
+        self._starts.close()
+        self.end_roles()
+
+
+def _drain(fd: int) -> None:
+    try:
+        os.read(fd, 1 << 12)
+    except BlockingIOError:
+        return

@@ -1,0 +1,130 @@
+"""What the roles of a run prove themselves with: its token, and their certificates, drawn anew from time to time.
+
+The head's supervisor holds it. A run on several hosts gets a new token, and each of its roles a new certificate, every
+eight hours, and whenever a file in the head's folder is another one. Certificates of roles are good for a day.
+"""
+
+from __future__ import annotations
+
+import datetime
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hybridsync.core.clock import SYSTEM_CLOCK, Clock
+from hybridsync.runtime.role_pipe import RoleKeys
+from hybridsync.security.credentials import AUTHORITY_FILE, Credentials
+from hybridsync.security.identity import CHIEF, HEAD, USER, Identity
+from hybridsync.security.key_files import KeyFiles
+from hybridsync.security.keyring import Keyring
+from hybridsync.security.revocations import REVOKED_FILE, Revocations, read_revoked
+
+TOKEN_BYTES = 32
+ROLE_VALIDITY = datetime.timedelta(days=1)
+"""Of a role's certificate."""
+RENEW_SECS = ROLE_VALIDITY.total_seconds() / 3
+"""Two rotations may fail before a certificate is out of date."""
+LEAST_SECS = 10.0
+"""Between two rotations: each token is good beside the next one for a minute, and a call shows all that are good."""
+
+
+@dataclass(frozen=True)
+class HeadKeys:
+    """Holds what the head's folder says.
+
+    Args:
+      credentials: the head's.
+      issue: role and number -> new credentials of that role, as `Credentials.as_dict` writes them.
+      made_at: certificate as PEM -> unix seconds of its making.
+      revoked: see `read_revoked`.
+    """
+
+    credentials: Credentials
+    issue: Callable[[str, int], dict[str, str]]
+    made_at: Callable[[str], float]
+    revoked: dict[int, int]
+
+
+class HeadFolder(KeyFiles[HeadKeys]):
+    """Reads the head's folder, and reads it again when it changes.
+
+    Args:
+      folder: with the authority's key, the head's certificate, and what was revoked.
+      say: shows a line to the user.
+
+    Raises:
+      CredentialsError: a file is missing, damaged, another user's, or open to others.
+      ConfigError: the package `cryptography` is not installed.
+    """
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        from hybridsync.security.certificates import KEY_FILE, Authority, made_at  # which one host does without
+
+        def read() -> HeadKeys:
+            credentials, authority = Credentials.read(folder, HEAD), Authority.load(folder)
+
+            def issue(role: str, role_id: int) -> dict[str, str]:
+                return authority.issue(role, role_id, ROLE_VALIDITY).as_dict()
+
+            return HeadKeys(credentials, issue, made_at, read_revoked(folder))
+
+        names = (AUTHORITY_FILE, KEY_FILE, f"{HEAD}.pem", f"{HEAD}.key", REVOKED_FILE)
+        super().__init__(folder, names, read, say)
+
+
+class RunKeys:
+    """Draws a run's token and has its roles' certificates issued.
+
+    Args:
+      folder: of the head; None for a run on one host, which has a token alone and is never given another one.
+      clock: for when new ones are due; its wall clock, because a machine that slept has certificates out of date.
+
+    Attributes:
+      own: what the supervisor itself calls the roles with.
+      to_agents: what agents meet at the head: its certificate, and no question for a token.
+    """
+
+    def __init__(self, folder: HeadFolder | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._folder, self._clock = folder, clock
+        credentials = None if folder is None else folder.found.credentials
+        self.own = Keyring(secrets.token_hex(TOKEN_BYTES), credentials)
+        self.to_agents = Keyring("", credentials)
+        self._revocations = None if folder is None else Revocations(folder.found.made_at, folder.found.revoked)
+        self._drawn_at, self._is_asked = clock.wall(), False
+
+    def of(self, role: str, role_id: int) -> RoleKeys:
+        """Return what a role proves itself with from now on."""
+        if self._folder is None:
+            return RoleKeys(self.own.token)
+        issue = self._folder.found.issue
+        return RoleKeys(self.own.token, issue(role, role_id), issue(USER, 0) if role == CHIEF else None)
+
+    def admit(self, caller: Identity, certificate: str) -> None:
+        """Let an agent in by its certificate.
+
+        Raises:
+          PermissionDenied: it was revoked.
+        """
+        if self._revocations is not None:
+            self._revocations.admit(caller, certificate)
+
+    def look(self) -> tuple[bool, list[int]]:
+        """Look whether the folder has changed, and draw a new token where one is due.
+
+        Returns:
+          whether every role is to be given new keys, and the hosts whose sessions are to end.
+        """
+        if self._folder is None or self._revocations is None:
+            return False, []
+        revoked = []
+        if self._folder.look():
+            self._is_asked = True
+            self.to_agents.exchange("", self._folder.found.credentials)
+            revoked = self._revocations.replace(self._folder.found.revoked)
+        age = abs(self._clock.wall() - self._drawn_at)  # a clock that was put back says nothing of what is due
+        is_due = age >= RENEW_SECS or (self._is_asked and age >= LEAST_SECS)
+        if is_due:
+            self._drawn_at, self._is_asked = self._clock.wall(), False
+            self.own.exchange(secrets.token_hex(TOKEN_BYTES), self._folder.found.credentials)
+        return is_due, revoked

@@ -1,0 +1,64 @@
+"""A role that runs, as its supervisor knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hybridsync.interfaces.messages import Process, RoleEvent
+from hybridsync.runtime.host_messages import KillRole
+from hybridsync.runtime.role_process import describe_exit
+
+
+@dataclass
+class RunningRole:
+    """Holds what a supervisor knows of a role that runs.
+
+    Attributes:
+      role: "chief", "server" or "worker".
+      role_id: its number among its kind.
+      restart_count: how many processes had this place before.
+      pid: process id, on its host.
+      host: on which it runs.
+      quarantine: why nobody takes its place when it has ended; "" where somebody does.
+      error: (message, exit code) that it reported, None if it did not.
+    """
+
+    role: str
+    role_id: int
+    restart_count: int
+    pid: int
+    host: int
+    quarantine: str = ""
+    error: tuple[str, int] | None = None
+
+    @property
+    def process(self) -> Process:
+        """Which process of the run it is."""
+        return self.role, self.role_id, self.restart_count, self.pid
+
+    def started(self, reason: str, wall: float) -> RoleEvent:
+        """Return what the chief is told of its start: why, and when by the wall clock."""
+        return RoleEvent(self.role, self.role_id, self.pid, reason, wall, restart_count=self.restart_count)
+
+    def lost(self, reason: str, unit: int, wall: float) -> RoleEvent:
+        """Return what the chief is told of its end: why, the unit that it computed, and when by the wall clock."""
+        told = self.quarantine or reason
+        is_last = bool(self.quarantine)
+        return RoleEvent(
+            *(self.role, self.role_id, self.pid, told, wall, unit),
+            quarantined=is_last,
+            restart_count=self.restart_count,
+        )
+
+    def kill_order(self) -> KillRole:
+        """Return the order that kills it."""
+        return KillRole(self.role, self.role_id, self.pid)
+
+    def reason(self, code: int) -> str:
+        """Put its end with this exit code into words, with the last of its own."""
+        return describe_exit(code) + (f": {self.error[0]}" if self.error is not None else "")
+
+    @property
+    def name(self) -> str:
+        """Name of the role in messages."""
+        return self.role if self.role == "chief" else f"{self.role} {self.role_id}"

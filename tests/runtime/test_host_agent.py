@@ -1,0 +1,152 @@
+"""A host's agent: what it starts and kills, in which order it tells of it, and orders that cross its words."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.runtime.host_agent import HostAgent, HostSpec
+from hybridsync.runtime.host_messages import ChiefServes, Ended, Event, GiveKeys, KillRole, Reported, Started, StartRole
+from hybridsync.runtime.role_addresses import RoleAddresses
+from hybridsync.runtime.role_pipe import RoleKeys, RoleSpec
+
+ROLE = Path(__file__).with_name("fake_role.py")
+WAIT_SECS = 30.0
+
+
+class Host:
+    """An agent and what it has told."""
+
+    def __init__(self, folder: Path, addresses: RoleAddresses, wake_fd: int) -> None:
+        self.said: list[str] = []
+        self.folder, self._wake_fd = folder, wake_fd
+        spec = HostSpec((sys.executable, str(ROLE), json.dumps({})), folder / "logs")
+        self.agent = HostAgent(spec, addresses, self.said.append)
+        self.told: list[Event] = []
+
+    def start(self, restart_count: int = 0) -> None:
+        spec = RoleSpec("worker", 1, restart_count, "10.0.0.0:1", str(self.folder), 4, 1, "", "host", 1)
+        self.agent.start(StartRole(spec, f"restart {restart_count}"))
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = SYSTEM_CLOCK.monotonic() + WAIT_SECS
+        while not condition():
+            assert SYSTEM_CLOCK.monotonic() < deadline, f"nothing more is told after {self.told}"
+            self.told += self.agent.wait(0.1, self._wake_fd)
+
+    def of_kind(self, kind: type[Event]) -> list[Event]:
+        return [event for event in self.told if isinstance(event, kind)]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(read_fd, False)
+    with closing(RoleAddresses("127.0.0.1", num_hosts=2)) as addresses:
+        found = Host(tmp_path, addresses, read_fd)
+        yield found
+        found.agent.close()
+    os.close(read_fd)
+    os.close(write_fd)
+
+
+def test_a_role_is_told_as_started_then_what_it_reports_then_its_end(host: Host) -> None:
+    host.agent.chief_serves(ChiefServes("10.0.0.0:9"))
+    host.start()
+    host.until(lambda: bool(host.of_kind(Reported)))
+    started, reported = host.told
+    assert isinstance(started, Started) and (started.role, started.role_id) == ("worker", 1)
+    assert reported == Reported("worker", 1, started.pid, {"joined": "10.0.0.0:1"})
+    host.agent.kill(KillRole("worker", 1, started.pid + 1))  # of another process, which had the place before
+    assert host.agent.wait(0.2, host._wake_fd) == []
+    host.agent.kill(KillRole("worker", 1, started.pid))
+    host.until(lambda: bool(host.of_kind(Ended)))
+    ended = host.told[-1]
+    assert isinstance(ended, Ended) and (ended.pid, ended.code, ended.knew_chief) == (started.pid, -9, True)
+
+
+def test_an_order_that_crosses_the_word_of_the_start_leaves_no_second_process(host: Host) -> None:
+    host.start()
+    host.start()  # given before the head has heard that it runs: what it joins has changed
+    host.until(lambda: bool(host.of_kind(Ended)))
+    (started,) = host.of_kind(Started)
+    (ended,) = host.of_kind(Ended)
+    assert isinstance(started, Started) and isinstance(ended, Ended) and ended.pid == started.pid
+    host.start(restart_count=1)
+    host.until(lambda: len(host.of_kind(Started)) == 2)
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    newest = host.of_kind(Started)[-1]
+    assert isinstance(newest, Started) and str(newest.pid) in children and str(started.pid) not in children
+
+
+def test_roles_that_were_ended_are_told_of_no_more_and_the_next_chief_is_not_the_last(host: Host) -> None:
+    host.agent.chief_serves(ChiefServes("10.0.0.0:9"))
+    host.start()
+    host.until(lambda: bool(host.of_kind(Started)))
+    (started,) = host.of_kind(Started)
+    assert isinstance(started, Started)
+    host.agent.end_roles()
+    assert not Path(f"/proc/{started.pid}").exists()
+    assert host.agent.wait(0.0, host._wake_fd) == []
+    host.start(restart_count=0)
+    host.agent.chief_serves(ChiefServes("10.0.0.0:10"))
+    host.until(lambda: (host.folder / "specs.jsonl").exists() and "10.0.0.0:10" in _specs(host))
+    assert "10.0.0.0:9" not in _specs(host).splitlines()[-1]
+
+
+def _keys(host: Host) -> list[str]:
+    path = host.folder / "keys"
+    return path.read_text().split() if path.exists() else []
+
+
+def test_a_role_that_runs_is_told_of_new_keys_whenever_they_come(host: Host) -> None:
+    host.start()  # and it waits for its chief
+    host.until(lambda: bool(host.of_kind(Started)))
+    host.agent.give_keys(GiveKeys("worker", 1, RoleKeys("before")))
+    host.agent.give_keys(GiveKeys("worker", 2, RoleKeys("another's")))
+    host.agent.chief_serves(ChiefServes("10.0.0.0:9"))
+    host.until(lambda: _keys(host) == ["before"])
+    host.agent.give_keys(GiveKeys("worker", 1, RoleKeys("behind")))
+    host.until(lambda: _keys(host) == ["before", "behind"])
+
+
+def test_a_role_that_still_waits_to_be_started_begins_with_the_newest_keys(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.agent.chief_serves(ChiefServes("10.0.0.0:9"))
+    take = host.agent._take_started
+    monkeypatch.setattr(host.agent, "_take_started", lambda: None)
+    host.start()
+    host.agent.give_keys(GiveKeys("worker", 1, RoleKeys("newer")))
+    monkeypatch.setattr(host.agent, "_take_started", take)
+    host.until(lambda: bool(host.of_kind(Reported)))
+    assert json.loads(_specs(host))["keys"]["token"] == "newer"
+    host.agent.end_roles()
+    host.agent.chief_serves(ChiefServes("10.0.0.0:9"))
+    host.start(restart_count=1)
+    host.until(lambda: len(host.of_kind(Reported)) == 2)
+    assert json.loads(_specs(host).splitlines()[-1])["keys"]["token"] == "", "those of its own order are newer"
+
+
+def test_a_role_that_reads_nothing_is_killed_before_its_agent_waits_for_it(host: Host) -> None:
+    host.agent.chief_serves(ChiefServes("10.0.0.0:9"))
+    host.start()
+    host.until(lambda: bool(host.of_kind(Reported)))
+    (started,) = host.of_kind(Started)
+    assert isinstance(started, Started)
+    os.kill(started.pid, signal.SIGSTOP)
+    for _ in range(100):  # 200 kB
+        host.agent.give_keys(GiveKeys("worker", 1, RoleKeys("x" * 2000)))
+    host.until(lambda: bool(host.of_kind(Ended)))
+
+
+def _specs(host: Host) -> str:
+    return (host.folder / "specs.jsonl").read_text()
