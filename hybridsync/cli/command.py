@@ -42,9 +42,9 @@ def run(module: ModuleType) -> NoReturn:
     """Run `module.main` with the process's arguments and exit with what it returns.
 
     Args:
-      module: a subcommand: its docstring is the help text, its absl flags are the program's.
+      module: a subcommand: its docstring is the help text, its absl flags, and those that it adopts, are the program's.
     """
-    for flag in flags.FLAGS.flags_by_module_dict().get(module.__name__, []):
+    for flag in flags.FLAGS.get_key_flags_for_module(module.__name__):
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)  # --help lists the key flags of the program
     sys.modules["__main__"].__doc__ = module.__doc__
     app.run(module.main, flags_parser=_parse)

@@ -1,5 +1,8 @@
 """Train a configuration: `hybridsync train --config=configs/digits_mlp.py --workdir=runs/digits`.
 
+With --cluster the same line trains on several hosts: --cluster=slurm --hosts=2 submits a job and shows what it prints,
+--cluster=ray --hosts=2 places the hosts on a Ray cluster, and --cluster=ssh --hosts=FILE starts them by ssh.
+
 The same program is every role: started by a person it supervises; started by a supervisor it finds its role in the
 environment. Exit codes: 0 complete, 75 saved (run again), 1 refused input, 70 our fault.
 """
@@ -14,11 +17,15 @@ import threading
 
 from absl import flags, logging
 
+from hybridsync.cli import cluster_flags
 from hybridsync.cli.command import run
 from hybridsync.cli.standard_streams import outlast
+from hybridsync.cluster.job import LOCAL, check_flags
 from hybridsync.config import load_config, load_values
 from hybridsync.config.recipes import located
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
+from hybridsync.runtime.cluster_spec import ClusterSpec
+from hybridsync.runtime.compilation_cache import open_cache, use_cache
 from hybridsync.runtime.fork_server import ForkServer, connect
 from hybridsync.runtime.processes import ROLE_MODULES, Launch, play, supervise
 from hybridsync.runtime.role_pipe import Child
@@ -30,7 +37,9 @@ from hybridsync.workdir.auto_plan import written_out
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "configuration file, or recipe:NAME, for example recipe:digits_mlp", required=True)
 flags.DEFINE_string("workdir", None, "where checkpoints, events and the summary go", required=True)
-flags.DEFINE_integer("workers", None, "workers; the configuration's by default")
+flags.DEFINE_string(
+    "workers", None, "workers, or FEWEST..MOST for a run on several hosts; the configuration's by default"
+)
 flags.DEFINE_integer("servers", None, "parameter servers; the configuration's by default")
 flags.DEFINE_string("plan", None, "name[(key=value,...)][:share%],..., or auto: what hybridsync tune found")
 flags.DEFINE_string("history", None, "hybridsync tune's file, for auto; the user's or $HYBRIDSYNC_HISTORY by default")
@@ -43,7 +52,7 @@ flags.DEFINE_enum("runtime", "processes", ["processes", "inprocess"], "a process
 flags.DEFINE_float("checkpoint_secs", None, "seconds between saves; the configuration's by default")
 flags.DEFINE_bool("apply_log", None, "record every update, for hybridsync replay")
 flags.DEFINE_float("compute_secs", None, "emulate an accelerator that is busy this long for each unit")
-flags.DEFINE_float("link_bytes_per_sec", None, "emulate a link of this speed between each worker and the servers")
+flags.DEFINE_float("link_bytes_per_sec", None, "emulate a link of this speed at each worker: to servers, in rings")
 flags.DEFINE_float("port_bytes_per_sec", None, "emulate a port of this speed at each server, shared by all workers")
 flags.DEFINE_string(
     "stragglers",
@@ -65,13 +74,23 @@ flags.DEFINE_enum(
     "collective", AUTO, CHOICES, "how worker processes sum: host (gloo, TCP), shm (shared memory), or the faster one"
 )
 flags.DEFINE_enum(
-    "link", AUTO, LINKS, "how buffers go between processes: grpc, shm (shared memory), or the faster one that suits"
+    "link",
+    AUTO,
+    LINKS,
+    "how buffers go between processes: grpc, shm (shared memory), tcp (between hosts), or the faster of the first two",
 )
 flags.DEFINE_integer("threads_per_role", 0, "threads of XLA in each role's process; 0: the host's cores / workers")
+flags.DEFINE_string(
+    "compilation_cache",
+    "",
+    "folder of compiled programs, yours alone, or off; $HYBRIDSYNC_COMPILATION_CACHE or your cache folder by default",
+)
+flags.DEFINE_integer("metrics_port", 0, "port at which Prometheus finds the run's figures; 0 for none")
+flags.DEFINE_string("metrics_bind", "127.0.0.1", "address of that port; other users of the machine can read it")
 flags.DEFINE_integer("port", 0, "port of the chief, at --bind or 127.0.0.1; 0 takes a free one")
+flags.adopt_module_key_flags(cluster_flags)
 
 _SHORT = {
-    "workers": "workers",
     "servers": "servers",
     "plan": "plan",
     "seed": "seed",
@@ -87,11 +106,15 @@ _SHORT = {
 }
 
 
-def launch_of_flags(supervises: bool = False) -> Launch:
+def launch_of_flags(
+    supervises: bool = False, program: str = "hybridsync.cli.train", cluster: ClusterSpec | None = None
+) -> Launch:
     """Return what the flags ask for, checked.
 
     Args:
       supervises: whether this process is to start roles, and so must not load JAX: the file's values are read alone.
+      program: module that plays the roles.
+      cluster: this host's place among several; None for a run on one host.
 
     Raises:
       ConfigError: the file, a value, the plan or the address cannot be used.
@@ -102,6 +125,9 @@ def launch_of_flags(supervises: bool = False) -> Launch:
             what = "file" if name == "history" else "directory"
             raise ConfigError(f"--{name} is empty; name a {what}, or leave the flag out")
     short = [f"{path}={FLAGS[flag].value}" for flag, path in _SHORT.items() if FLAGS[flag].value is not None]
+    if FLAGS.workers is not None:
+        fewest, dots, most = FLAGS.workers.rpartition("..")
+        short += [f"workers={most}", *([f"min_workers={fewest}"] if dots else [])]
     overrides = FLAGS.set + short
     file, workdir = located(FLAGS.config), local_path(FLAGS.workdir)
     loaded = (load_values if supervises else load_config)(file, overrides)
@@ -119,7 +145,12 @@ def launch_of_flags(supervises: bool = False) -> Launch:
         collective=FLAGS.collective,
         link=FLAGS.link,
         threads_per_role=FLAGS.threads_per_role,
+        compilation_cache=FLAGS.compilation_cache,
+        metrics_port=FLAGS.metrics_port,
+        metrics_bind=FLAGS.metrics_bind,
         argv=(*sys.argv[1:], f"--plan={config.plan}"),  # the plan is looked up once for all roles
+        program=program,
+        cluster=cluster,
     )
 
 
@@ -141,6 +172,7 @@ def train_here(launch: Launch) -> int:
         signal.signal(signal.SIGHUP, save_and_stop)
     from hybridsync.trainer import Trainer
 
+    use_cache(open_cache(launch.compilation_cache, None, functools.partial(print, file=sys.stderr)))
     run = launch.run()
     trainer = Trainer(
         run.task,
@@ -166,12 +198,16 @@ def main(argv: list[str]) -> int:
     try:
         if len(argv) > 1:
             raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
-        for name in ("collective", "link", "threads_per_role"):
+        for name in ("collective", "link", "threads_per_role", "metrics_port"):
             if FLAGS.runtime == "inprocess" and FLAGS[name].value != FLAGS[name].default:
                 raise ConfigError(
                     f"--{name}={FLAGS[name].value} is for processes, and --runtime=inprocess has threads; leave one of "
                     "both out"
                 )
+        if line is None:
+            check_flags(FLAGS.cluster, [name for name in FLAGS if FLAGS[name].present])
+            if FLAGS.cluster != LOCAL:
+                return cluster_flags.submit(lambda cluster: launch_of_flags(supervises=True, cluster=cluster))
         load = functools.cache(functools.partial(launch_of_flags, line is None and FLAGS.runtime == "processes"))
         if isinstance(line, ForkServer):
             load()  # what it imports is there for every role

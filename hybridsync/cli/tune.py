@@ -8,6 +8,7 @@ Exit codes: 0 found, 75 stopped and saved (run again), 1 refused input, 70 our f
 from __future__ import annotations
 
 import dataclasses
+import functools
 import signal
 import sys
 from pathlib import Path
@@ -39,6 +40,7 @@ flags.DEFINE_float("tolerance", 0.01, "how far below the target's accuracy a set
 flags.DEFINE_integer("settings", 4, "shares tried at most")
 flags.DEFINE_float("target", None, "accuracy to reach; by default the mean of as many runs of pure BSP")
 flags.DEFINE_float("doubt", 0.01, "chance at which a setting ends early although all its runs would say otherwise")
+flags.DEFINE_enum("accuracy", "end", ["end", "converged"], "what runs are judged by: at their end, or converged")
 flags.DEFINE_integer("confirm", 0, "search in the simulator, and confirm its answer by so many runs of --runtime")
 flags.DEFINE_string("scenario", None, "simulated cluster, as configs/scenarios/straggler.py; equal workers without")
 flags.DEFINE_string("history", None, "file of the job history; $HYBRIDSYNC_HISTORY or a user-wide one by default")
@@ -74,10 +76,10 @@ def runner_of(runtime: str, loaded: LoadedConfig, changes: tuple[str, ...], fold
     file, config = located(FLAGS.config), loaded.config
 
     def run_of(config: RunConfig) -> Run:
-        from hybridsync.runtime.heartbeat import use_compilation_cache
+        from hybridsync.runtime.compilation_cache import open_cache, use_cache
         from hybridsync.training.run import Run
 
-        use_compilation_cache(folder)  # each run is a new one to the compiler
+        use_cache(open_cache("", None, functools.partial(print, file=sys.stderr)))  # each run compiles the same
         return Run(config, *loaded.build(config), None, file)
 
     if runtime == "processes":
@@ -99,7 +101,7 @@ def runner_of(runtime: str, loaded: LoadedConfig, changes: tuple[str, ...], fold
 
 def search_here(console: Console) -> None:
     """Search as the flags ask for, and print each step and the answer."""
-    rules = Rules(FLAGS.target, FLAGS.tolerance, FLAGS.settings, FLAGS.runs, FLAGS.doubt)
+    rules = Rules(FLAGS.target, FLAGS.tolerance, FLAGS.settings, FLAGS.runs, FLAGS.doubt, accuracy=FLAGS.accuracy)
     changes = tuple(overrides())
     supervises = FLAGS.runtime == "processes" and not FLAGS.confirm
     loaded = (load_values if supervises else load_config)(located(FLAGS.config), changes)

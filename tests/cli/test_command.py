@@ -29,7 +29,9 @@ def test_help_lists_every_subcommand_and_none_is_without_a_module() -> None:
         assert f"  {name} " in done.stdout
     files = {path.stem for path in (ROOT / "hybridsync" / "cli").glob("*.py")} - {
         "__init__",
+        "cluster_flags",
         "command",
+        "reason",
         "standard_streams",
     }
     assert files == set(COMMANDS)
@@ -49,9 +51,12 @@ def test_the_version_is_the_packages() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "error: no command was named; known: train, simulate, tune, report, replay\n"),
+        (
+            (),
+            "error: no command was named; known: train, host, simulate, tune, report, replay, status, logs, switch, ",
+        ),
         (("trian",), "error: there is no command 'trian'; did you mean 'train'?\n"),
-        (("--config=a.py",), "error: there is no command '--config=a.py'; known: train, simulate,"),
+        (("--config=a.py",), "error: there is no command '--config=a.py'; known: train, host, simulate,"),
     ],
 )
 def test_an_unknown_command_is_refused_with_what_there_is(arguments: tuple[str, ...], message: str) -> None:

@@ -1,0 +1,1 @@
+../../hybridsync/submission/templates/train.sh

@@ -1,0 +1,79 @@
+"""Be one host of a run on several: `hybridsync host --head=HOST:PORT --index=I --hosts=N --config=FILE --workdir=DIR`.
+
+The same line runs on every host, with another --index, and takes all flags of `hybridsync train`. Host 0 is the head:
+it supervises the run. The others attach to it, and start what it says. The configuration, the workdir and the package
+lie under the same paths on all of them. Where --head, --index and --hosts are left out, HYBRIDSYNC_HEAD,
+HYBRIDSYNC_INDEX and HYBRIDSYNC_HOSTS say it, or the cluster manager: Slurm, or Kubernetes with JobSet.
+
+Exit codes, on every host: 0 complete, 75 saved (run again) or told to leave, 1 refused input, 70 our fault.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from absl import flags, logging
+
+from hybridsync.cli import cluster_flags, train
+from hybridsync.cli.command import run
+from hybridsync.cli.standard_streams import outlast
+from hybridsync.cluster.discovery import DEFAULT_PORT, Place, discover
+from hybridsync.core.errors import ConfigError, HybridSyncError
+from hybridsync.runtime.cluster_spec import ClusterSpec
+from hybridsync.runtime.fork_server import is_role
+from hybridsync.runtime.own_address import own_address
+from hybridsync.runtime.processes import attach, supervise
+from hybridsync.storage.durable import local_path
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("head", "", f"address of the head, HOST or HOST:PORT; port {DEFAULT_PORT} where none is named")
+flags.DEFINE_integer("index", None, "number of this host; 0 is the head", lower_bound=0)
+flags.DEFINE_string("address", "", "this host's address, at which its roles serve; by default the one towards the head")
+flags.adopt_module_key_flags(cluster_flags)
+flags.register_validator("runtime", lambda value: value == "processes", "several hosts need --runtime=processes")
+
+
+def cluster_of(place: Place) -> ClusterSpec:
+    """Return what the flags say of this host.
+
+    Raises:
+      ConfigError: no certificates are named.
+      AddressError: the head's name has no address, or none that other hosts reach, or there is no way to it.
+    """
+    if not FLAGS.certs:
+        raise ConfigError(
+            "--certs is missing: hosts know each other by certificates; make them with hybridsync certs init, and "
+            "hybridsync certs issue for each host but the head"
+        )
+    return ClusterSpec(
+        place.head,
+        place.index,
+        place.hosts,
+        FLAGS.address or own_address(place),
+        local_path(FLAGS.certs),
+        FLAGS.slots,
+        FLAGS.collectives_network,
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Be the head, another host, or a role of theirs."""
+    if is_role():
+        return train.main(argv)
+    outlast()
+    logging.set_verbosity(logging.WARNING)
+    try:
+        if len(argv) > 1:
+            raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
+        cluster_flags.check_one_host()
+        cluster = cluster_of(discover(os.environ, head=FLAGS.head, index=FLAGS.index, hosts=FLAGS.hosts))
+        launch = train.launch_of_flags(supervises=True, program="hybridsync.cli.host", cluster=cluster)
+        return supervise(launch) if cluster.is_head else attach(launch, cluster)
+    except HybridSyncError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    run(sys.modules[__name__])

@@ -1,0 +1,67 @@
+"""Say where a run stands: `hybridsync status RUN [--json]`, where RUN is its --workdir.
+
+It shows phase and protocol, units, the rate of each worker, staleness, restarts, the last checkpoint, evaluations, and
+who is being started. A run that has ended, or that no command reaches, is told of by its files. Exit codes: 0 shown,
+1 there is no run to show, 70 the chief gives no answer.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from absl import flags
+
+from hybridsync.cli.command import run
+from hybridsync.cli.standard_streams import ends_with_its_reader
+from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, HybridSyncError, NotRunning
+from hybridsync.report.status import INTERRUPTED, RunStatus, answered, as_json, lines_of, written_status
+from hybridsync.runtime.control_file import read_control
+from hybridsync.runtime.running_run import command_port, explained
+from hybridsync.storage.durable import local_path
+from hybridsync.storage.lock_holder import holder_of
+from hybridsync.telemetry.events import EVENTS_FILE
+
+FLAGS = flags.FLAGS
+flags.DEFINE_bool("json", False, "one JSON object instead of lines")
+
+
+def status_of(workdir: Path) -> RunStatus:
+    """Return where the run in `workdir` stands.
+
+    Raises:
+      WorkdirError: there is no run.
+      NotRunning: it is starting for the first time, and nothing of it is written yet.
+      RoleLost, WaitTimeout: its chief gives no answer.
+    """
+    try:
+        control = read_control(workdir)
+        with explained(workdir):
+            return answered(command_port(control).status())
+    except NotRunning as reason:
+        holder = holder_of(workdir)
+        if holder is not None and not (workdir / EVENTS_FILE).exists():
+            raise
+        found = written_status(workdir, holder.since if holder is not None else None)
+        if found.status.exit in ("", INTERRUPTED):  # it goes on, or may do so where no command reaches it
+            print(f"note: {reason}", file=sys.stderr)
+        return found
+
+
+@ends_with_its_reader
+def main(argv: list[str]) -> int:
+    """Show where the run stands that the command line names."""
+    try:
+        if len(argv) != 2:
+            raise ConfigError("name one run; write hybridsync status RUN [--json], where RUN is its --workdir")
+        found = status_of(local_path(argv[1]))
+    except HybridSyncError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(as_json(found)) if FLAGS.json else "\n".join(lines_of(found)))
+    return EXIT_COMPLETED
+
+
+if __name__ == "__main__":
+    run(sys.modules[__name__])

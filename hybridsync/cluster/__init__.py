@@ -1,0 +1,1 @@
+"""Which hosts a run has, and which roles run where; pure."""

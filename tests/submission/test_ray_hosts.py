@@ -1,0 +1,53 @@
+"""What Ray's actor does with an agent; tests/integration/test_ray.py has a real Ray place it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hybridsync.core.errors import ConfigError
+from hybridsync.submission import ray_hosts
+from hybridsync.submission.ray_hosts import Host
+
+
+class HostWithAddress(Host):
+    """An actor that needs no Ray to know where it is."""
+
+    def address(self) -> str:
+        return "10.0.0.9"
+
+
+@pytest.fixture
+def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for the interpreter: each life of an agent notes its arguments, and ends as the next line says."""
+    program = tmp_path / "python"
+    program.write_text(
+        f'#!/bin/bash\necho "$PWD $* ${{RAY_JOB_ID:-}}" >>{tmp_path}/calls\n'
+        f'read -r code <{tmp_path}/codes; sed -i 1d {tmp_path}/codes; exit "$code"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setenv("RAY_JOB_ID", "1")
+    return tmp_path
+
+
+@pytest.mark.parametrize("code", [0, 1, 75])
+def test_an_agent_that_dies_is_started_again_until_the_run_has_ended(agents: Path, code: int) -> None:
+    (agents / "codes").write_text(f"137\n70\n{code}\n")
+    assert HostWithAddress().run(["--index=1"], str(agents)) == code
+    line = f"{agents} -m hybridsync host --address=10.0.0.9 --index=1 "
+    assert (agents / "calls").read_text().splitlines() == [line] * 3
+
+
+def test_a_node_without_the_folder_refuses_the_run(agents: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert HostWithAddress().run([], "/nowhere/job") == 1
+    assert "this node has no folder /nowhere/job; start the job in one that all nodes" in capfd.readouterr().err
+    assert not (agents / "calls").exists()
+
+
+def test_a_python_without_ray_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_hosts.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"--cluster=ray needs the package ray, which .* has not; install the"):
+        ray_hosts.check_ray()

@@ -1,0 +1,145 @@
+"""The job scripts start agents again, end with the run, and save when they are asked to."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hybridsync.core.clock import SYSTEM_CLOCK, pause
+from hybridsync.submission.programs import TEMPLATES
+from tests.submission.stand_ins import Cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+SBATCH, SSH = TEMPLATES / "train.sbatch", TEMPLATES / "train.sh"
+FLAGS = ["--config=recipe:digits_mlp", "--workdir=/runs/a b"]
+
+
+@contextmanager
+def started(cluster: Cluster, script: Path, *variables: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a script; nothing of it outlives the test.
+
+    Args:
+      cluster: on which.
+      script: which one.
+      variables: further ones of its environment, as NAME=VALUE.
+    """
+    slurm = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]"}
+    hosts = [str(cluster.folder / "hosts")] if script == SSH else []
+    with subprocess.Popen(
+        ["bash", str(script), *hosts, "/certs", *FLAGS],
+        env=os.environ | slurm | cluster.environ | dict(each.split("=", 1) for each in variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as job:
+        try:
+            yield job
+        finally:
+            if job.poll() is None:
+                os.killpg(job.pid, signal.SIGKILL)
+
+
+def run(cluster: Cluster, script: Path, *variables: str) -> tuple[int, str]:
+    """Run a script to its end; returns its exit code and what it printed."""
+    with started(cluster, script, *variables) as job:
+        printed, _ = job.communicate(timeout=30)
+    return job.returncode, printed
+
+
+def wait_for(*files: Path) -> None:
+    deadline = SYSTEM_CLOCK.monotonic() + 30
+    while missing := [path.name for path in files if not path.is_file()]:
+        assert SYSTEM_CLOCK.monotonic() < deadline, f"no {missing} after 30 s"
+        pause(0.02)
+
+
+@pytest.fixture(params=[SBATCH, SSH], ids=["slurm", "ssh"])
+def script(request: pytest.FixtureRequest) -> Path:
+    return request.param
+
+
+def test_bash_reads_the_script(script: Path) -> None:
+    done = subprocess.run(["bash", "-n", script], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_agent_that_dies_is_started_again_alone_and_the_script_ends_as_the_run_does(
+    script: Path, tmp_path: Path
+) -> None:
+    cluster = Cluster(tmp_path, head="0", other="137 0")
+    code, printed = run(cluster, script)
+    assert code == 0, printed
+    assert (len(cluster.calls(0)), len(cluster.calls(1))) == (1, 2), printed
+    assert re.search(r"the agent of (n2|10\.0\.0\.2) ended with 137 after \d+ s and is started again", printed)
+    assert not (tmp_path / "requeued").exists()
+
+
+@pytest.mark.parametrize("code", [0, 1, 75])
+def test_a_run_s_own_end_is_not_started_again(script: Path, tmp_path: Path, code: int) -> None:
+    cluster = Cluster(tmp_path, head=str(code), other=str(code))
+    ended, printed = run(cluster, script)
+    assert (ended, len(cluster.calls(0)), len(cluster.calls(1))) == (code, 1, 1), printed
+    assert not (tmp_path / "requeued").exists()  # saved by `hybridsync stop`: nobody asked for more
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_script_that_is_asked_to_end_saves_the_run(script: Path, tmp_path: Path, number: signal.Signals) -> None:
+    cluster = Cluster(tmp_path, head="save", other="save")
+    with started(cluster, script) as job:
+        wait_for(tmp_path / "pid.0", tmp_path / "pid.1")
+        job.send_signal(number)
+        printed, _ = job.communicate(timeout=30)
+    assert job.returncode == 75, printed
+    assert (tmp_path / "requeued").exists() == (script == SBATCH and number == signal.SIGTERM)
+    assert (tmp_path / "stopped").read_text() == "stop|/runs/a b|--nowait|"
+
+
+def test_the_hosts_run_with_the_interpreter_that_is_named(script: Path, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, head="0", other="0")
+    code, printed = run(cluster, script, "HYBRIDSYNC_PYTHON=python-of-hosts")
+    assert (code, len(cluster.calls(0)), len(cluster.calls(1))) == (0, 1, 1), printed
+
+
+def test_hosts_without_the_program_end_the_script_with_its_name(script: Path, tmp_path: Path) -> None:
+    code, printed = run(Cluster(tmp_path, head="0", other="0"), script, "HYBRIDSYNC_PYTHON=/nowhere/python")
+    assert code == 1
+    assert re.search(r"^error: \S+ has no /nowhere/python; install HybridSync at the same path on all", printed, re.M)
+
+
+def test_examples_has_links_to_the_scripts_and_no_copies() -> None:
+    links = {ROOT / "examples" / "slurm" / "train.sbatch": SBATCH, ROOT / "examples" / "ssh" / "train.sh": SSH}
+    assert {link: link.is_symlink() and link.resolve() for link in links} == links
+
+
+def test_slurm_s_agents_take_index_and_number_from_slurm_and_the_head_from_the_script(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, head="0", other="0")
+    assert run(cluster, SBATCH)[0] == 0
+    for index in (0, 1):
+        assert cluster.calls(index) == [
+            ["host", f"--address=10.0.0.{index + 1}", f"--certs=/certs/{index}", *FLAGS, "10.0.0.1:20017"]
+        ]
+
+
+def test_agents_by_ssh_get_their_place_by_flags(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, head="0", other="0")
+    assert run(cluster, SSH)[0] == 0
+    for index in (0, 1):
+        place = ["--head=10.0.0.1:4711", f"--index={index}", "--hosts=2", f"--address=10.0.0.{index + 1}"]
+        assert cluster.calls(index) == [["host", *place, f"--certs=/certs/{index}", *FLAGS, ""]]
+
+
+def test_a_script_without_a_workdir_or_hosts_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "none").write_text("# nobody\n")
+    calls = {"names no host": FLAGS, "no --workdir=DIR was given": FLAGS[:1]}
+    for says, flags in calls.items():
+        command = ["bash", SSH, tmp_path / "none", "/certs", *flags]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 1 and says in done.stderr
