@@ -7,9 +7,10 @@ units: at a full synchronisation everybody has told everything, so the units of 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hybridsync.core.units import UnitSet
-from hybridsync.interfaces.messages import GroupReply, GroupRequest, GroupUpdate
+from hybridsync.interfaces.messages import AppliedUnit, GroupReply, GroupRequest, GroupUpdate
 from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.group_generators import Group, GroupRule
 
@@ -28,9 +29,13 @@ class GroupRounds:
             rule.on_join(worker)
         self._slots = {worker: slot for slot, worker in enumerate(phase.members)}
         self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
+        self._num_averaged = len(self._applied)  # without those of workers that still wait or serve
         self._sequence = phase.sequence
         self._arrived: dict[int, tuple[GroupRequest, float]] = {}
+        self._serving: dict[int, GroupRequest] = {}
         self._answers: dict[int, tuple[int, GroupReply]] = {}
+        self._served: dict[int, tuple[tuple[int, int], GroupReply]] = {}
+        self._told: dict[int, list[AppliedUnit]] = {}  # since the worker's last group started
         self._updates: list[GroupUpdate] = []
         self._averaging: set[int] = set()
         self._wanted = False
@@ -45,18 +50,27 @@ class GroupRounds:
     # --- what workers do; each tells whether somebody may have an answer by it ---
 
     def join_group(self, request: GroupRequest, now: float) -> bool:
-        """Take in a worker that has come to a group round; a repeat changes nothing."""
-        worker = request.worker
+        """Take in a worker that has come to a group round, or serves until then; a repeat changes nothing."""
+        worker, rule = request.worker, self._rule
         self._averaging.discard(worker)
-        if worker in self._arrived or self._answers.get(worker, (0, None))[0] >= request.number:
-            return self._start(self._rule.on_time(now))
+        if self._is_known(request):
+            return self._start(rule.on_time(now))
+        self._take_units(request)
+        if request.serves:
+            self._serving[worker] = request
+            return self._start(rule.on_serving(worker, now))
         self._arrived[worker] = request, now
-        self._applied.update((unit, unit + 1) for unit, _ in request.applied)
-        self._dropped.update((unit, unit + 1) for unit, _ in request.dropped)
-        return self._start(self._rule.on_arrival(worker, now, last=request.last))
+        served = self._serving.pop(worker, None) is not None
+        started = rule.on_arrival(worker, now, last=request.last, average_secs=request.average_secs)
+        return self._start(started) or served
 
     def answer(self, request: GroupRequest) -> GroupReply | None:
         """Return the worker's group, None while it has to wait."""
+        if request.serves:
+            served, reply = self._served.get(request.worker, ((0, 0), None))
+            if served == (request.number, request.serves):
+                return reply
+            return GroupReply((), over=True) if self._has_come(request) else None
         number, reply = self._answers.get(request.worker, (0, None))
         return reply if number == request.number else None
 
@@ -102,24 +116,54 @@ class GroupRounds:
         for worker, missing in self._rule.waits_for().items():
             waited = now - self._arrived[worker][1]
             for other in missing:
-                if other not in self._arrived:  # who waits itself is not to blame
+                if other not in self._arrived and other not in self._serving:  # who waits itself is not to blame
                     found[other] = max(waited, found.get(other, -math.inf))
         return found
 
     # --- inside ---
 
+    def _has_come(self, request: GroupRequest) -> bool:
+        """Return whether the worker has come itself to the group round of that number, or to a later one."""
+        arrived = self._arrived.get(request.worker)
+        newest = arrived[0].number if arrived else self._answers.get(request.worker, (0, None))[0]
+        return newest >= request.number
+
+    def _is_known(self, request: GroupRequest) -> bool:
+        worker, (served, _) = request.worker, self._served.get(request.worker, ((0, 0), None))
+        if not request.serves:
+            return worker in self._arrived or self._has_come(request)
+        serving = self._serving.get(worker)
+        newest = (serving.number, serving.serves) if serving else served
+        return self._has_come(request) or (request.number, request.serves) <= newest
+
+    def _take_units(self, request: GroupRequest) -> None:
+        """Note what a worker tells of; what it is not sure to have told it tells again."""
+        news = [applied for applied in request.applied if applied.unit not in self._applied]
+        self._told.setdefault(request.worker, []).extend(news)
+        self._applied.update((unit, unit + 1) for unit, _ in news)
+        self._dropped.update((unit, unit + 1) for unit, _ in request.dropped)
+
     def _start(self, groups: list[Group]) -> bool:
         for group in groups:
             self._sequence += 1
-            requests = [(worker, self._arrived.pop(worker)[0]) for worker in group.members]
+            requests = [
+                self._arrived.pop(worker)[0] if worker in self._arrived else self._serving.pop(worker)
+                for worker in group.members
+            ]
+            told = {worker: self._told.pop(worker, []) for worker in group.members}
+            self._num_averaged += sum(map(len, told.values()))
             optimizer = (group.is_full_sync or self._rule.averages_optimizer) and len(group.members) > 1
-            if any(request.logs for _, request in requests):
-                self._updates.append(self._update(group.members, requests, optimizer))
-            reply = GroupReply(group.members, (), self._sequence, len(self._applied), optimizer)
+            if any(request.logs for request in requests):
+                self._updates.append(self._update(told, optimizer))
+            reply = GroupReply(group.members, (), self._sequence, self._num_averaged, optimizer)
             if group.is_full_sync:
                 reply = self._full_sync(reply)
-            for worker, request in requests:
-                self._answers[worker] = request.number, reply
+            for request in requests:
+                worker, own = request.worker, replace(reply, again=True) if request.worker in group.again else reply
+                if request.serves:
+                    self._served[worker] = (request.number, request.serves), own
+                else:
+                    self._answers[worker] = request.number, own
         return bool(groups)
 
     def _full_sync(self, reply: GroupReply) -> GroupReply:
@@ -130,13 +174,13 @@ class GroupRounds:
             reply.members, (), reply.sequence, reply.units, reply.optimizer, True, applied, dropped, updates
         )
 
-    def _update(
-        self, members: tuple[int, ...], requests: list[tuple[int, GroupRequest]], optimizer: bool
-    ) -> GroupUpdate:
-        own = sorted(
-            (self._slots[worker], unit, base) for worker, request in requests for unit, base in request.applied
-        )
+    def _update(self, told: dict[int, list[AppliedUnit]], optimizer: bool) -> GroupUpdate:
+        own = [
+            (self._slots[worker], *applied)
+            for worker in sorted(told, key=self._slots.__getitem__)
+            for applied in told[worker]
+        ]
         slots, units, bases = (tuple(each) for each in zip(*own, strict=True)) if own else ((), (), ())
         return GroupUpdate(
-            self._sequence, units, slots, bases, tuple(self._slots[worker] for worker in members), optimizer
+            self._sequence, units, slots, bases, tuple(self._slots[worker] for worker in told), optimizer
         )

@@ -18,6 +18,8 @@ from hybridsync.interfaces.messages import GroupRequest, Hello, LeaseRequest, Ph
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
 
+MOST_BYTES = 2**44
+"""Above what a role can move between two heartbeats; the sum of a run's is a number of 64 bits."""
 MOST_HOLD_SECS = 60.0
 """How long a heartbeat may let its answer wait: each occupies a thread of the chief."""
 
@@ -162,6 +164,16 @@ def check_group(request: GroupRequest, phase: Phase, limit: int) -> None:
         )
     if request.number < 1:
         raise InvalidMessage(f"worker {request.worker} comes to group round {request.number}; count from 1")
+    if request.serves < 0 or (request.serves and request.last):
+        raise InvalidMessage(
+            f"worker {request.worker} serves {request.serves} groups of others{' though it is done' * request.last}; "
+            "count from 1, and only while it computes"
+        )
+    if request.average_secs < 0:
+        raise InvalidMessage(
+            f"worker {request.worker} says that its last average took {request.average_secs:g} s; measure by a "
+            "monotonic clock"
+        )
     for unit in (*(unit for unit, _ in request.applied), *(unit for unit, _ in request.dropped)):
         if not 0 <= unit < limit:
             raise InvalidMessage(
@@ -190,6 +202,12 @@ def check_heartbeat(report: Report) -> None:
             f"{who} reports update {numbers[0]}, {numbers[1]} losses and staleness from {numbers[2]} on; count all of "
             "them from 0"
         )
+    for what, count in (("sent", report.sent_bytes), ("received", report.received_bytes)):
+        if not 0 <= count < MOST_BYTES:
+            raise InvalidMessage(
+                f"{who} says that it has {what} {count} bytes since its last heartbeat; count from 0 to "
+                f"{MOST_BYTES - 1}"
+            )
 
 
 def check_report(report: Report, limit: int) -> None:

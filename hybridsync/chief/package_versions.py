@@ -23,19 +23,20 @@ def series(version: str) -> str:
     return match.group(1) if match else ""
 
 
-def check_version(who: str, theirs: str, ours: str = __version__) -> None:
+def check_version(who: str, theirs: str, ours: str = __version__, whose: str = "the chief") -> None:
     """Refuse a role of another minor series.
 
     Args:
       who: the role, for the message.
       theirs: version of its package.
       ours: version of this package.
+      whose: version it is, for the message.
 
     Raises:
       VersionMismatch: the two are not of one series.
     """
     if series(theirs) != series(ours):
         raise VersionMismatch(
-            f"{who} runs hybridsync {theirs or '(none named)'}, the chief {ours}; install one version for every role "
+            f"{who} runs hybridsync {theirs or '(none named)'}, {whose} {ours}; install one version for every role "
             f"of a run, {series(ours)}.*"
         )

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybridsync.interfaces.messages import RoleEvent
+from hybridsync.interfaces.messages import Process, RoleEvent
 
 BY_ITSELF = 2
 OF_ANY_KIND = 3
@@ -50,7 +50,7 @@ class PoisonUnits:
     """Counts processes by the unit that they ended on."""
 
     def __init__(self) -> None:
-        self._ended: dict[int, dict[int, RoleEvent]] = {}
+        self._ended: dict[int, dict[Process, RoleEvent]] = {}
         self._in_a_row = self._applied = 0
 
     def is_hopeless(self, applied: int) -> bool:
@@ -70,7 +70,7 @@ class PoisonUnits:
             return None
         ended = self._ended.setdefault(event.unit, {})
         if len(ended) < OF_ANY_KIND:  # so many quarantine it, whatever ended them
-            ended[event.pid] = event
+            ended[event.process] = event
         events = list(ended.values())
         by_itself = [each for each in events if ended_by_itself(each)]
         if len(by_itself) < BY_ITSELF and len(events) < OF_ANY_KIND:

@@ -20,6 +20,7 @@ class ReportBuffer:
       compile_secs: of all roles together.
       compute_secs: worker -> seconds.
       wait_secs: worker -> seconds that it waited for others or for a transfer.
+      sent_bytes, received_bytes: worker -> bytes of gradients and states.
       spans: (role, id, spans, seconds that its clock lacks to the chief's).
       joined: first words of new processes.
       restarted: processes that were started in the place of others.
@@ -27,6 +28,7 @@ class ReportBuffer:
       quarantined: units that are left out from now on.
       unfit: workers whose place stays empty from now on.
       decisions: who is a straggler from now on, and who no longer.
+      stops: why the run's user has it stopped.
     """
 
     loss_sum: float = 0.0
@@ -35,6 +37,8 @@ class ReportBuffer:
     compile_secs: float = 0.0
     compute_secs: dict[int, float] = field(default_factory=dict)
     wait_secs: dict[int, float] = field(default_factory=dict)
+    sent_bytes: dict[int, int] = field(default_factory=dict)
+    received_bytes: dict[int, int] = field(default_factory=dict)
     spans: list[tuple[str, int, tuple[Span, ...], float]] = field(default_factory=list)
     joined: list[Hello] = field(default_factory=list)
     restarted: list[RoleEvent] = field(default_factory=list)
@@ -42,6 +46,7 @@ class ReportBuffer:
     quarantined: list[Quarantined] = field(default_factory=list)
     unfit: list[RoleEvent] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
+    stops: list[str] = field(default_factory=list)
 
     def add(self, report: Report, offset: float) -> None:
         """Add a report of a role whose clock lacks `offset` seconds to the chief's."""
@@ -52,5 +57,7 @@ class ReportBuffer:
         if report.role == "worker":
             self.compute_secs[report.id] = self.compute_secs.get(report.id, 0.0) + report.compute_secs
             self.wait_secs[report.id] = self.wait_secs.get(report.id, 0.0) + report.wait_secs
+            self.sent_bytes[report.id] = self.sent_bytes.get(report.id, 0) + report.sent_bytes
+            self.received_bytes[report.id] = self.received_bytes.get(report.id, 0) + report.received_bytes
         if report.spans:
             self.spans.append((report.role, report.id, report.spans, offset))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from hybridsync.chief.ledger import Counts, Ledger
+from hybridsync.chief.member_control import MemberControl
+from hybridsync.chief.orders import Orders
 from hybridsync.chief.phase_membership import Doing
 from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.chief.run_state import RunState
-from hybridsync.core.errors import HybridSyncError, PhaseBroken, RoleLost
+from hybridsync.core.errors import HybridSyncError, PhaseBroken
 from hybridsync.core.units import UnitSet
-from hybridsync.interfaces.messages import RoleEvent, RoleState, Snapshot, StateVersion
+from hybridsync.interfaces.messages import Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
 from hybridsync.policies.straggler_detector import Judged
@@ -26,11 +28,15 @@ class RunControl:
 
     Attributes:
       ledger: the run's accounting. It takes no lock: the controller calls no method of it that changes anything.
+      orders: of the run's user, behind a lock of their own.
+      members: the run's workers and servers.
     """
 
     def __init__(self, state: RunState) -> None:
         self._state, self._condition = state, state.condition
         self.ledger: Ledger = state.ledger
+        self.orders: Orders = state.orders
+        self.members = MemberControl(state)
 
     # --- phases ---
 
@@ -261,103 +267,6 @@ class RunControl:
         with self._condition:
             return self._state.leases.units_per_sec(self._state.members.workers.ids())
 
-    # --- members of the run ---
-
-    def evict(self, worker: int, reason: str) -> None:
-        """Treat a live worker as lost; whoever started its process is to end it."""
-        with self._condition:
-            self._state.evict("worker", worker, reason)
-
-    def miss(self, event: RoleEvent) -> None:
-        """Treat a process as lost that an earlier chief knew, and that has not come to this one."""
-        with self._condition:
-            if self._state.members.of(event.role).get(event.id) is None:
-                self._state.reports.lost.append(event)
-                self._state.end_process(event)
-
-    def expire(self) -> None:
-        """Treat roles whose lease has run out as lost (see `RunMembership.expire`)."""
-        with self._condition:
-            self._state.expire()
-
-    def role_states(self) -> dict[tuple[str, int], RoleState]:
-        """Return what live roles were in the middle of when they registered, by (role, id)."""
-        with self._condition:
-            return self._state.members.role_states()
-
-    def live_workers(self) -> tuple[int, ...]:
-        """Return the ids of live workers, ascending."""
-        with self._condition:
-            return self._state.members.workers.ids()
-
-    def num_live_servers(self) -> int:
-        """Return how many servers are registered."""
-        with self._condition:
-            return len(self._state.members.servers.ids())
-
-    def entering(self) -> tuple[int, ...]:
-        """Return the servers that said last that they fetch the state of a phase, ascending."""
-        with self._condition:
-            return tuple(sorted(self._state.members.entering))
-
-    def is_live(self, address: str) -> bool:
-        """Return whether a registered role serves there."""
-        with self._condition:
-            return self._state.members.is_live(address)
-
-    def address_of(self, role: str, role_id: int) -> str:
-        """Return where a live role serves its state.
-
-        Raises:
-          RoleLost: it is gone.
-        """
-        with self._condition:
-            return self._state.members.address_of(role, role_id)
-
-    def silent(self, secs: float) -> set[int]:
-        """Return live workers that have not been heard of for `secs`."""
-        with self._condition:
-            expired = self._state.members.workers.expired(self._state.clock.monotonic(), secs)
-            return {member.hello.id for member in expired}
-
-    def missing_workers(self) -> list[int]:
-        """Return slots without a live worker."""
-        with self._condition:
-            return self._state.members.missing_workers()
-
-    def num_awaited(self) -> int:
-        """Return how many workers the run waits for before it begins."""
-        with self._condition:
-            return self._state.members.num_awaited()
-
-    @property
-    def quarantined(self) -> dict[int, str]:
-        """Workers that take no part in this session of the run any more, and why."""
-        with self._condition:
-            return dict(self._state.members.quarantined)
-
-    @property
-    def all_quarantined(self) -> RoleLost | None:
-        """Error that ends the run when every worker is quarantined."""
-        with self._condition:
-            return self._state.members.all_quarantined()
-
-    def resting(self) -> dict[int, StateVersion]:
-        """Return workers between two phases that hold a state, with what they hold."""
-        with self._condition:
-            resting = self._state.members.resting
-            return {worker: held for worker, held in resting.items() if held is not None}
-
-    def unheard(self) -> list[int]:
-        """Return live workers outside the phase that have not said yet what they hold: they have just registered."""
-        with self._condition:
-            live = self._state.members.workers.ids()
-            return [
-                worker
-                for worker in self._state.phase_members.outside(live)
-                if worker not in self._state.members.resting
-            ]
-
     # --- members of the phase ---
 
     def missing_drained(self) -> list[int]:
@@ -390,7 +299,7 @@ class RunControl:
         """Return members that the others wait for: silent for `silent_secs`, or else those not waiting themselves."""
         with self._condition:
             live, phase_id = self._state.members.workers.ids(), self._state.leases.phase_id
-            return self._state.phase_members.stuck(live, self.silent(silent_secs), phase_id)
+            return self._state.phase_members.stuck(live, self.members.silent(silent_secs), phase_id)
 
     def is_together(self, worker: int) -> bool:
         """Return whether the full synchronisation that was called for has been, and `worker` has gone on from it."""

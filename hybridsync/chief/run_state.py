@@ -12,11 +12,11 @@ from hybridsync.chief.divergence import Divergence
 from hybridsync.chief.group_rounds import GroupRounds
 from hybridsync.chief.leases import Leases
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.membership import LEASE_SECS, Member
+from hybridsync.chief.membership import LEASE_SECS, Member, RunMembership
+from hybridsync.chief.orders import Orders
 from hybridsync.chief.phase_membership import PhaseMembership
 from hybridsync.chief.poison_units import PoisonUnits
 from hybridsync.chief.report_buffer import ReportBuffer
-from hybridsync.chief.run_membership import RunMembership
 from hybridsync.chief.unfit_workers import Unfit
 from hybridsync.chief.waits import Waits
 from hybridsync.core.clock import Clock
@@ -27,6 +27,7 @@ from hybridsync.interfaces.messages import NON_FINITE, RoleEvent, RoleState, Sna
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
 from hybridsync.policies.straggler_detector import Detector, NullDetector
+from hybridsync.telemetry.run_figures import RunFigures
 
 
 class RunState:
@@ -51,6 +52,8 @@ class RunState:
       late: workers that come only later: nobody waits for them to register.
       detector: judges workers by what they report; None judges nobody.
       unfit: finds workers whose units are not finite; None where no process can be started in their place.
+      orders: of the run's user; None keeps them in memory.
+      ask_stop: tells whoever starts the chief's process that the run's user has it stopped.
 
     Attributes:
       members: of the run.
@@ -61,6 +64,7 @@ class RunState:
       preempted: the run was asked to stop.
       over: the run is over.
       informed: (role, id) of those that have heard that it is over.
+      figures: what the record says of the run so far.
     """
 
     def __init__(
@@ -77,11 +81,14 @@ class RunState:
         late: Iterable[int] = (),
         detector: Detector | None = None,
         unfit: Unfit | None = None,
+        orders: Orders | None = None,
+        ask_stop: Callable[[], object] = lambda: None,
+        min_workers: int = 0,
     ) -> None:
         self.clock, self.schema, self.ledger = clock, schema, ledger
         self.condition = clock.condition()
         self.waits = Waits(clock, self.condition)
-        self.members = RunMembership(num_workers, num_servers, lease_secs, clock.monotonic(), late)
+        self.members = RunMembership(num_workers, num_servers, lease_secs, clock.monotonic(), late, min_workers)
         self.leases = Leases(ledger)
         self.phase_members = PhaseMembership()
         self.grouping: GroupRounds | None = None
@@ -91,6 +98,7 @@ class RunState:
         self.detector = detector or NullDetector()
         self.restarted, self.known, self.end_process = restarted, known, evict
         self.preempted = self.over = False
+        self.orders, self.ask_stop, self.figures = orders or Orders(), ask_stop, RunFigures()
         self.revoked: set[PhaseId] = set()
         self.fenced: list[tuple[int, int]] = []
         self.informed: set[tuple[str, int]] = set()
@@ -234,7 +242,10 @@ class RunState:
         member = self.members.of(role).get(role_id)
         if member is None:
             return
-        event = RoleEvent(role, role_id, member.hello.pid, reason, self.clock.wall(), quarantined=quarantined)
+        hello, now = member.hello, self.clock.wall()
+        event = RoleEvent(
+            *(role, role_id, hello.pid, reason, now), quarantined=quarantined, restart_count=hello.restart_count
+        )
         self.reports.lost.append(event)
         self.end_process(event)
         self.remove_role(role, role_id, reason)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
+from hybridsync.chief.command_service import CommandService
 from hybridsync.chief.group_rounds import GroupRounds
 from hybridsync.chief.membership import HEARTBEAT_SECS
 from hybridsync.chief.message_checks import (
@@ -22,6 +24,7 @@ from hybridsync.chief.poison_units import ended_by_itself
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.errors import RoleLost, StalePhase
 from hybridsync.core.plan import NO_PHASE, PhaseId
+from hybridsync.interfaces.commands import StatusReply, StopReply, StopRequest, SwitchReply, SwitchRequest
 from hybridsync.interfaces.messages import (
     STARTED_FIRST,
     GroupReply,
@@ -44,7 +47,7 @@ POLL_SECS = 1.0
 
 
 class ChiefService:
-    """Serves roles and supervisors: `ChiefPort`, `GroupPort` and `SupervisorPort`.
+    """Serves roles, supervisors and the run's user: `ChiefPort`, `GroupPort`, `SupervisorPort` and `CommandPort`.
 
     Every public method takes the run's lock. A private one is called under it, but for `_poll`.
 
@@ -58,6 +61,7 @@ class ChiefService:
 
     def __init__(self, state: RunState) -> None:
         self._state, self._condition, self._clock = state, state.condition, state.clock
+        self._commands = CommandService(state)
 
     # --- what workers and servers call (ChiefPort, GroupPort) ---
 
@@ -272,7 +276,7 @@ class ChiefService:
                 self._note_suspect(event)
             state.reports.lost.append(event)  # also of one that only an earlier chief knew, or that was given up
             member = members.of(event.role).get(event.id) if event.role in ("worker", "server") else None
-            if member is not None and member.hello.pid == event.pid:
+            if member is not None and member.hello.process == event.process:
                 if event.role == "worker" and ended_by_itself(event) and len(members.workers.ids()) > 1:
                     # Before `remove_role` releases its units. The same worker would end on the same unit, and others
                     # cannot tell whether the unit or the worker is at fault until they have tried.
@@ -289,6 +293,20 @@ class ChiefService:
         with self._condition:
             self._state.preempted = True
             self._condition.notify_all()
+
+    # --- what the run's user calls (CommandPort) ---
+
+    def status(self) -> StatusReply:
+        """Return where the run stands (see `CommandPort.status`)."""
+        return self._commands.status()
+
+    def switch(self, request: SwitchRequest) -> SwitchReply:
+        """Order another protocol (see `CommandPort.switch`)."""
+        return self._commands.switch(request)
+
+    def stop(self, request: StopRequest) -> StopReply:
+        """Have the run save and stop (see `CommandPort.stop`)."""
+        return self._commands.stop(request)
 
     # --- inside ---
 
@@ -325,6 +343,8 @@ class ChiefService:
     ) -> LeaseReply | None:
         """Return what a worker in a group phase hears that asked for units, which may be that it is called."""
         grouping.end_average(request.worker)
+        if reply is not None and reply.ranges and grouping.calls_everybody:
+            return replace(reply, join_group=True)
         if reply is not None or request.known > request.completed:
             return reply
         if grouping.calls_everybody:

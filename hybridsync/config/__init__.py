@@ -9,13 +9,13 @@ from hybridsync.config.injected_stragglers import AS_FAST, NO_STRAGGLERS, Slowne
 from hybridsync.config.loading import LoadedConfig, check_present, explained, load_config, run_file
 from hybridsync.config.loading_without_jax import load_values
 from hybridsync.config.overrides import apply_overrides
+from hybridsync.config.policy_config import PolicyConfig
 from hybridsync.config.resume_rules import check_resumable, restore_values, to_json
 from hybridsync.config.run_config import (
     CheckpointConfig,
     Empty,
     EmulationConfig,
     OptimizerConfig,
-    PolicyConfig,
     RunConfig,
     ScheduleConfig,
     TelemetryConfig,

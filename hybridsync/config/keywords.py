@@ -2,6 +2,8 @@
 
 >>> did_you_mean("batch_size", ["workload", "unit_size"])
 "did you mean 'unit_size'?"
+>>> did_you_mean("num_workers", ["min_workers", "workers"])
+"did you mean 'workers'?"
 >>> did_you_mean("zzz", ["workload", "unit_size"])
 'known: workload, unit_size'
 """
@@ -20,7 +22,8 @@ T = TypeVar("T")
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     """Return the known name that is nearest to `name`, or all of them if none is near; each is shown with `prefix`."""
     known = list(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    parts = [each for each in known if name.endswith(f"_{each}")]  # another word stands before it
+    near = parts or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if near:
         return f"did you mean {prefix + near[0]!r}?"
     return f"known: {', '.join(prefix + each for each in known) or 'none'}"

@@ -80,6 +80,14 @@ class WorkdirError(RefusedInput):
     """A workdir that is in use, absent, or not ours."""
 
 
+class WorkdirTaken(HybridSyncError):
+    """A workdir that another chief has taken over meanwhile; this one commits nothing more."""
+
+
+class NotRunning(RefusedInput):
+    """A command to a run that is not running, or not yet far enough to carry it out."""
+
+
 class AddressError(RefusedInput):
     """An address that is refused or already in use."""
 
@@ -101,7 +109,15 @@ class UnknownRole(RefusedInput):
 
 
 class Unauthenticated(RefusedInput):
-    """A call without the token of the run that it reached."""
+    """A call without the token of the run that it reached, or of somebody whose certificate names nobody."""
+
+
+class PermissionDenied(RefusedInput):
+    """A call that the holder of this certificate may not make, or that speaks for another one."""
+
+
+class CredentialsError(RefusedInput):
+    """Certificates or keys that are missing, damaged, in the way, or open to other users."""
 
 
 class DamagedState(HybridSyncError):
@@ -124,6 +140,14 @@ class StaleIncarnation(HybridSyncError):
     """A call of a worker that has been replaced by a newer process."""
 
 
+class StaleAgent(HybridSyncError):
+    """A call of a host's agent whose attachment is over; it ends what runs under it, and attaches again."""
+
+
+class AgentReplaced(StaleAgent):
+    """A call of a host's agent whose place another agent has taken; it ends."""
+
+
 class NotRegistered(HybridSyncError):
     """A call of a role that this chief has not heard of: it was restarted; register again and repeat the call."""
 
@@ -138,6 +162,14 @@ class PhaseRevoked(HybridSyncError):
 
 class RoleLost(HybridSyncError):
     """A role that the run cannot go on without has died or stopped answering."""
+
+
+class HandshakeRefused(RoleLost):
+    """A role with which no TLS connection comes about: asking again would change nothing."""
+
+
+class Busy(RoleLost):
+    """A role that answers as many calls as it can, and had no place for this one until its deadline."""
 
 
 class WaitTimeout(HybridSyncError, TimeoutError):

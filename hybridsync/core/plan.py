@@ -79,6 +79,21 @@ class Stage:
     arguments: tuple[tuple[str, str], ...] = ()
     share: Fraction | None = None
 
+    @classmethod
+    def parse(cls, text: str) -> Stage:
+        """Parse one stage without a share, of up to `STAGE_CHARS` characters.
+
+        Raises:
+          PlanError: the text does not follow the grammar, is too long, or is a plan.
+        """
+        parts = _split(text[: STAGE_CHARS + 1])
+        stage = _parse_stage(parts[0], text[: STAGE_CHARS + 1])
+        if len(text) > STAGE_CHARS:
+            raise PlanError(f"the protocol {text[:40]!r}... has more than {STAGE_CHARS} characters; shorten it")
+        if len(parts) > 1 or stage.share is not None:
+            raise PlanError(f"{text!r} is a plan; name one protocol without a share, for example {stage.spec!r}")
+        return stage
+
     @property
     def spec(self) -> str:
         """The stage without its share, as written in a plan: `ssp(staleness=3)`."""

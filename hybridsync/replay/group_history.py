@@ -2,7 +2,7 @@
 
 A member applies to its own replica what it tells at a group round; then the group averages. The gradient of a unit was
 computed behind the group round that the entry names as its base: on what the replica is now, where that was the
-member's last one, else on what it was when it last met, before it averaged.
+member's last one, else on what it was when it met next, before it averaged. It may have met several times since.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from hybridsync.interfaces.messages import GroupReply
-from hybridsync.storage.apply_log import Entry
+from hybridsync.storage.apply_log_entries import Entry
 
 State = Any
 
@@ -50,7 +50,7 @@ class GroupHistory:
         self._steps, self._start, self._first, self._units, self._own = steps, state, first, units, own
         self._states: dict[int, State] = {}
         self._last: dict[int, int] = {}
-        self._before: dict[int, Any] = {}
+        self._before: dict[int, dict[int, Any]] = {}  # slot -> group round -> what it computed on behind it
 
     def average_round(self, entry: Entry) -> State:
         """Carry out what an entry says; returns what the first of its members that is followed holds then."""
@@ -61,11 +61,14 @@ class GroupHistory:
                 continue
             state = states.get(slot, self._start)
             now = base == self._last.get(slot, self._first)
-            parameters = steps.parameters(state) if now else self._before[slot]
+            parameters = steps.parameters(state) if now else self._before[slot][base]
             states[slot] = steps.step(state, steps.gradient(parameters, unit), entry.rate)
+            self._before.pop(slot, None)  # the next unit's gradient was computed behind this one's update
         self._units += len(entry.units)
         reply = GroupReply(entry.group, (), entry.sequence, self._units, entry.optimizer)
         before = [states.get(slot, self._start) for slot in group]
         for slot, state, after in zip(group, before, steps.averaged(before, reply) if group else before, strict=True):
-            self._before[slot], self._last[slot], states[slot] = steps.parameters(state), entry.sequence, after
+            last = self._last.get(slot, self._first)
+            self._before.setdefault(slot, {})[last] = steps.parameters(state)
+            self._last[slot], states[slot] = entry.sequence, after
         return states[group[0]] if group else self._start

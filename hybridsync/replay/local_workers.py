@@ -3,14 +3,15 @@
 A push depends on all that its worker did before: on its optimizer state and, where transfers go on beside the
 computation, on its own update that no version held yet. So the worker's program is run again. The log says which units
 it was handed, and on which version it was when; in a program the i-th version that arrives is the one that its i-th
-push is computed on. Units whose push came to nothing left no trace, because the program was begun anew behind them.
+push is computed on. Behind the last of them there may be one more, which the last push's rate was made by and nothing
+was computed on. Units whose push came to nothing left no trace, because the program was begun anew behind them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from hybridsync.interfaces.messages import PushReply
 from hybridsync.protocols import base
@@ -20,13 +21,14 @@ from hybridsync.protocols.base import (
     Compute,
     Lease,
     Pull,
+    PushOnly,
     PushPull,
     Version,
 )
-from hybridsync.storage.apply_log import Entry, Stepped
+from hybridsync.storage.apply_log_entries import Entry, Stepped
 from hybridsync.training.local_updates import Gradient, Stepper, Stepping, Units
 from hybridsync.worker.local_engine import own_steps
-from hybridsync.worker.protocol_program import at_once, run_program
+from hybridsync.worker.member import at_once, run_program
 from hybridsync.worker.requests import IO
 
 APPLIED = PushReply(0)
@@ -71,6 +73,14 @@ class Progress:
         return Version(sequence, parameters, self._units[index], own, self._fastest[index])
 
 
+class _Logged(NamedTuple):
+    """A push as the log has it: its units, what it says of them, and the sequence of its update."""
+
+    units: Units
+    stepped: Stepped
+    sequence: int
+
+
 class _ProgramRun:
     """One run of a worker's program: the engines' interpreter runs it, and the log carries out its effects."""
 
@@ -79,33 +89,32 @@ class _ProgramRun:
         program: base.Program,
         stepper: Stepper,
         computing: Retracing,
-        pushes: Sequence[tuple[Units, Stepped]],
+        pushes: Sequence[_Logged],
         progress: Progress,
     ) -> None:
         self._stepper, self._computing, self._pushes, self._progress = stepper, computing, pushes, progress
         self._num_leases = self._num_versions = self._num_pushes = 0
         self._versions: Mapping[int, Any] = {}
-        self._newest = 0
         self._contributions = run_program(
             program,
             {
                 Lease: at_once(self._lease),
                 Compute: at_once(self._compute),
                 Pull: at_once(self._version),
-                Await: at_once(self._version),
+                Await: at_once(self._awaited),
                 PushPull: self._push_pull,
                 Begin: self._begin,
                 **own_steps(stepper),
             },
         )
 
-    def push(self, versions: Mapping[int, Any], newest: int) -> Any:
+    def push(self, versions: Mapping[int, Any]) -> Any:
         """Return the contribution of the next push."""
-        self._versions, self._newest = versions, newest
+        self._versions = versions
         return next(self._contributions)
 
     def _lease(self, effect: Lease) -> Units:
-        units, _ = self._pushes[self._num_leases]
+        units = self._pushes[self._num_leases].units
         self._num_leases += 1
         return units
 
@@ -118,20 +127,28 @@ class _ProgramRun:
         return self._version(effect)
 
     def _begin(self, effect: Begin) -> IO:
-        if isinstance(effect.effect, PushPull):
+        if isinstance(effect.effect, PushOnly):
             yield self._pushed(effect.effect.gradient)
         return effect.effect
 
+    def _awaited(self, effect: Await) -> Version:
+        if isinstance(effect.pending, PushOnly):
+            _, push, sequence = self._pushes[self._num_pushes - 1]
+            return self._progress.version(push.worker, sequence, None)
+        return self._version(effect)
+
     def _version(self, effect: Pull | PushPull | Await) -> Version:
-        """Return the version that the next push is computed on; behind the last one any will do."""
-        index = min(self._num_versions, len(self._pushes) - 1)
-        push = self._pushes[index][1]
-        sequence = push.base if index == self._num_versions else self._newest
+        """Return the version that the next push is computed on, or which the last one knew as the newest."""
+        index = self._num_versions
         self._num_versions += 1
-        return self._progress.version(push.worker, sequence, self._versions[sequence])
+        if index < len(self._pushes):
+            push = self._pushes[index].stepped
+            return self._progress.version(push.worker, push.base, self._versions[push.base])
+        push = self._pushes[-1].stepped
+        return self._progress.version(push.worker, push.newest, None)
 
     def _pushed(self, gradient: Gradient) -> Any:
-        units, _ = self._pushes[self._num_pushes]
+        units = self._pushes[self._num_pushes].units
         assert gradient.units == units, f"the log has a push of units {units}, the program pushed {gradient.units}"
         self._num_pushes += 1
         self._stepper.pushed(units, APPLIED)
@@ -166,19 +183,19 @@ class Retracer:
         self._progress = Progress(start, first, entries)
         self._steppers: dict[tuple[int, int], Stepper] = {}
         self._runs: dict[tuple[int, int, int], _ProgramRun] = {}
-        self._pushes: dict[tuple[int, int, int], list[tuple[Units, Stepped]]] = {}
+        self._pushes: dict[tuple[int, int, int], list[_Logged]] = {}
         for entry in entries:
             for part, push in zip(entry.pushes, entry.stepped, strict=True):
-                self._pushes.setdefault(push[:3], []).append((part.units, push))
+                self._pushes.setdefault(push[:3], []).append(_Logged(part.units, push, entry.sequence))
 
     def contributions(self, entry: Entry, versions: Mapping[int, Any]) -> list[Any]:
         """Return what each push of an update held.
 
         Args:
           entry: the next update of the phase.
-          versions: sequence -> parameters, of all that pushes from here on are computed on, and of the newest.
+          versions: sequence -> parameters, of all that pushes from here on are computed on.
         """
-        return [self._run_of(push).push(versions, entry.sequence - 1) for push in entry.stepped]
+        return [self._run_of(push).push(versions) for push in entry.stepped]
 
     def opt_states_left(self, workers: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
         """Return the optimizer states that these workers, as (worker, incarnation), left behind."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -16,7 +16,8 @@ from hybridsync.protocols.modes import SyncMode
 from hybridsync.runtime.host_resources import MOST_THREADS
 from hybridsync.runtime.wiring.collectives import HOST, KINDS
 from hybridsync.storage import apply_log
-from hybridsync.storage.apply_log import APPLY_LOG, Entry, Left
+from hybridsync.storage.apply_log import APPLY_LOG
+from hybridsync.storage.apply_log_entries import NOT_LOGGED, Entry, Left
 from hybridsync.storage.jsonl import read_lines
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.metrics import METRICS_FILE
@@ -36,8 +37,8 @@ class LoggedPhase:
       fingerprint: of the state that it began with.
       entries: its updates.
       left: workers, as (worker, incarnation), whose optimizer states it left behind.
-      after: fingerprint of the state that was gone on from; "" where that is not known here. One that was captured at
-        its end may have been lost, and with it what those workers left.
+      after: fingerprint of the state that the run went on from; "" for the last one, behind which only a checkpoint
+        tells. The state that was captured at its end may have been lost, and with it what those workers left.
       shares: units that each member took in one lock-step step; () for one each.
       collective: how its workers were joined in the process runtime, "host" or "shm"; "" in the others.
       num_threads: with which XLA computed in the process runtime; None where the record does not tell.
@@ -294,12 +295,16 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
             entries=tuple(updates),
             shares=tuple(event.get("shares", ())),
             left=ends[number].left if number in ends else (),
-            after=next((entered[later][0]["fingerprint"] for later in sorted(entered) if later > number), ""),
         )
         if phase.protocol.local_updates and not all(entry.stepped for entry in updates):
             raise WorkdirError(
                 f"the apply log of {workdir} is damaged: {phase} does not say whose its pushes were, and its workers "
                 "made local updates"
+            )
+        if old := [entry for entry in updates if any(push.newest == NOT_LOGGED for push in entry.stepped)]:
+            raise WorkdirError(
+                f"update {old[0].sequence} in {phase} of {workdir} does not say which version its workers knew as the "
+                "newest: an older version of hybridsync has recorded it; replay it with that version"
             )
         if early := [entry for entry in updates if entry.base < phase.first]:
             raise WorkdirError(
@@ -319,4 +324,6 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
             )
         units += sum(len(entry.units) for entry in updates)
         phases.append(phase)
-    return tuple(phases)
+    # The next phase that was entered may have begun from a state that was lost then: it has no update in the log.
+    begun = [*(phase.fingerprint for phase in phases[1:]), ""]
+    return tuple(replace(phase, after=after) for phase, after in zip(phases, begun, strict=True))

@@ -79,7 +79,7 @@ def in_members(
         members: list[RoleProcess] = []
         with contextlib.ExitStack() as stack:
             addresses = RoleAddresses()
-            stack.callback(addresses.remove)
+            stack.callback(addresses.close)
             backend = collectives_of(phase.collective)
             service = backend.serve(tuple(range(num_members)), addresses.next_service())
             stack.callback(service.stop)
@@ -88,7 +88,7 @@ def in_members(
                 log = logs / f"replay-{index}.log"
                 members.append(RoleProcess(fork_server_client, ROLE, index, 0, log, num_threads=phase.num_threads))
                 spec = RoleSpec(
-                    *(ROLE, index, 0, "", service.address, str(job), num_members, 0, addresses.host),
+                    *(ROLE, index, 0, service.address, str(job), num_members, 0, addresses.host),
                     collective=phase.collective,
                     num_devices=backend.num_devices,
                 )

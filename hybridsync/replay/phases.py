@@ -14,7 +14,7 @@ from hybridsync.protocols import base
 from hybridsync.replay.group_replay import in_groups
 from hybridsync.replay.local_workers import Retracer
 from hybridsync.replay.logged_run import LoggedPhase
-from hybridsync.storage.apply_log import Entry
+from hybridsync.storage.apply_log_entries import Entry
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.state import TrainState

@@ -71,6 +71,12 @@ def _decided(event: Mapping[str, Any]) -> str:
     return f"{event['policy']}: {event['action']}, because {event['why']} ({told})"
 
 
+def _ordered(event: Mapping[str, Any]) -> str:
+    why = f": {event['why']}" if event.get("why") else ""
+    what = f"to go on under {event['protocol']}" if event["kind"] == "switch_ordered" else "to save and stop"
+    return f"told {what}{why}"
+
+
 _TOLD: dict[str, tuple[Sort, Callable[[Mapping[str, Any]], str]]] = {
     "role_lost": ("lost", _lost),
     "worker_left": ("lost", lambda event: f"worker {event.get('worker', '?')} left"),
@@ -78,6 +84,9 @@ _TOLD: dict[str, tuple[Sort, Callable[[Mapping[str, Any]], str]]] = {
     "straggler_flagged": ("slow", _straggler),
     "straggler_cleared": ("back", _straggler),
     "policy_decided": ("decided", _decided),
+    "switch_ordered": ("decided", _ordered),
+    "order_dropped": ("decided", lambda event: f"the order of {event['protocol']} dropped: {event['why']}"),
+    "stop_ordered": ("decided", _ordered),
     "rollback": (
         "rollback",
         lambda event: f"back to unit {event['to_units']:,}; {event['rolled_back']:,} units are applied again",

@@ -288,7 +288,7 @@ def _busy(trace: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     names = {row["pid"]: row["args"]["name"] for row in trace if row["name"] == "process_name"}
     rows: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for span in trace:
-        if span["ph"] == "X" and span["cat"] != BESIDE and names.get(span["pid"], "").startswith("worker"):
+        if span["ph"] == "X" and not span["cat"].startswith(BESIDE) and names.get(span["pid"], "").startswith("worker"):
             rows[names[span["pid"]]].append(span)
     return {role: _own_secs(rows[role]) for role in sorted(rows, key=lambda role: int(role.split()[-1]))}
 

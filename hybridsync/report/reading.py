@@ -38,6 +38,7 @@ SETTING = {
     "share": "a number above 0",
     "accuracies": "numbers or nulls",
     "mean": "a number or null",
+    "converged": "a number or null",
     "spread": "a number or null",
     "secs_a_run": "a number or null",
     "accepted": "true, false or null",
@@ -56,7 +57,7 @@ LINES = {
     "id": "a count",
     "members": "counts",
     "workers": "counts, or numbers by count",
-    **dict.fromkeys(("staleness", "compute_secs", "wait_secs"), "numbers by name"),
+    **dict.fromkeys(("staleness", "compute_secs", "wait_secs", "sent_bytes", "received_bytes"), "numbers by name"),
 }
 """What lines of events, metrics and the timeline hold under a name. One of another kind is left out, and counted."""
 
@@ -177,6 +178,7 @@ def read_search(folder: Path) -> dict[str, Any] | None:
         for at, setting in enumerate(search["settings"]):
             if not isinstance(setting, dict):
                 raise WorkdirError(f"{path} is damaged: settings[{at}] is {_said(setting)}, not an object; restore it")
+            setting.setdefault("converged", None)  # records that were written before it was counted lack it
             _check_kinds(path, setting, SETTING, f"settings[{at}].")
     return search
 

@@ -44,7 +44,7 @@ def search_page(name: str, search: Mapping[str, Any]) -> str:
 
 
 def _rows(search: Mapping[str, Any]) -> str:
-    head = ("", "plan", "runs", "accuracy", "sd", "seconds a run", "verdict")
+    head = ("", "plan", "runs", "accuracy", "sd", "converged", "seconds a run", "verdict")
     rows = [
         (
             0,
@@ -54,13 +54,14 @@ def _rows(search: Mapping[str, Any]) -> str:
                 f"{len(setting['accuracies'])} of {search['runs']}",
                 _figure(setting["mean"]),
                 _figure(setting["spread"]),
+                _figure(setting["converged"]),
                 "-" if setting["secs_a_run"] is None else number(setting["secs_a_run"]),
                 escape(setting["verdict"]),
             ),
         )
         for at, setting in enumerate(search["settings"])
     ]
-    return table(head, rows, head[2:6])
+    return table(head, rows, head[2:7])
 
 
 def _figure(value: float | None) -> str:

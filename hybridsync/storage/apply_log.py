@@ -1,26 +1,4 @@
-"""The apply log: one JSON line for every update, from which `hybridsync replay` computes the run again, bit for bit.
-
-    {"phase", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"][, "parts"][, "stepped"]}
-    {"phase", "sequence", "units", "base", "rate", "weight", "blend", "slots", "group", "bases", "optimizer"}
-    {"phase", "sequence", "left"}
-
-`sequence` counts updates, `base` is the sequence of the parameters the gradient was computed on, `rate` the
-protocol's factor on the schedule's learning rate, `weight` the units in the update, `blend` the share of the new model
-statistics. Under lock-step the units stand in the order of the step's places and `base` is `sequence - 1`; `slots` are
-the places that they have, and left out where those are the first ones. Whose a place is follows from the phase's shares
-(see `hybridsync.core.step_assignment`); with one unit each it is the member's in that place of the mesh. `parts` are
-the pushes of an update whose gradients were computed on several versions, or do not weigh the same: [units, base,
-weight] of each, in the order of their sum; `base` is the oldest of them then.
-
-Where workers make local updates, what a push holds depends on all that its worker has done before. So `stepped` says
-of each of an update's pushes [worker, incarnation, restart count, base, number of units]: an incarnation begins with
-the phase's optimizer state, each of its restarts with the worker's own. At the end of such a phase `left` names the
-workers, as [worker, incarnation], whose optimizer states the phase left behind; their mean is the next one's.
-
-In a group phase an entry is a group round: each unit was applied by the member in its place of `slots` to its own
-replica, several of one member in their order, with the gradient on what that was behind the group round in its place of
-`bases` and the member's units before it; then the members in the places `group` averaged their parameters, in this
-order, and their optimizer's state where `optimizer` says so.
+"""The apply log of a run, a file of lines (see `apply_log_entries`), from which `hybridsync replay` computes it again.
 
 Every member of a mesh notes every update; whoever is captured writes down what the file does not hold yet, so that a
 member's death loses none.
@@ -32,19 +10,16 @@ Where another role has written by then, or the role is gone, they are missing, a
 from __future__ import annotations
 
 import contextlib
-import itertools
-import json
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from absl import logging
 
-from hybridsync.interfaces.messages import GroupUpdate, Part
+from hybridsync.storage.apply_log_entries import Entry, Left, line_of, parse, place_of
 from hybridsync.storage.durable import FILE_MODE, sync_directory
 
 APPLY_LOG = "apply_log"
@@ -58,79 +33,6 @@ _MOST_NOTED = 10_000
 
 _MOST_WAITING = 100_000
 """Lines, some 50 MB of them, that wait in memory for a disk that refuses."""
-
-
-class Stepped(NamedTuple):
-    """One push of a worker that makes local updates, within an update (see the module's docstring)."""
-
-    worker: int
-    incarnation: int
-    restart_count: int
-    base: int
-    num_units: int
-
-
-@dataclass(frozen=True)
-class Left:
-    """Names the workers whose optimizer states a phase left behind (see the module's docstring)."""
-
-    phase: int
-    sequence: int
-    left: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One update (see the module's docstring)."""
-
-    phase: int
-    sequence: int
-    units: tuple[int, ...]
-    base: int
-    rate: float
-    weight: float
-    blend: float
-    slots: tuple[int, ...] = ()
-    parts: tuple[Part, ...] = ()
-    stepped: tuple[Stepped, ...] = ()
-    group: tuple[int, ...] = ()
-    bases: tuple[int, ...] = ()
-    optimizer: bool = False
-
-    @classmethod
-    def of_groups(cls, phase: int, update: GroupUpdate, rate: float) -> Entry:
-        """Return the entry of a group round."""
-        return cls(
-            phase,
-            update.sequence,
-            update.units,
-            update.sequence - 1,
-            rate,
-            float(len(update.units)),
-            1.0,
-            update.slots,
-            group=update.group,
-            bases=update.bases,
-            optimizer=update.optimizer,
-        )
-
-    @property
-    def pushes(self) -> tuple[Part, ...]:
-        """Pushes of a served update with what each brought, in the order of their sum."""
-        if self.stepped:
-            stops = itertools.accumulate(push.num_units for push in self.stepped)
-            ends = zip(self.stepped, stops, strict=True)
-            return tuple(Part(self.units[stop - push.num_units : stop], push.base) for push, stop in ends)
-        return self.parts or tuple(Part((unit,), self.base) for unit in self.units)
-
-    @property
-    def versions(self) -> set[int]:
-        """Sequences of the parameters that the update's gradients were computed on."""
-        return set(self.bases) or {part.base for part in self.stepped or self.parts} or {self.base}
-
-    def by_slot(self) -> dict[int, int]:
-        """Return the unit of each place of a step, or of a mesh in groups, that contributed one, in their order."""
-        return dict(zip(self.slots or range(len(self.units)), self.units, strict=True))
 
 
 class ApplyLog(Protocol):
@@ -245,7 +147,9 @@ class FileApplyLog:
 
         Once `last` was seen, the run may have gone on from before it: that begins a phase, whose updates all stay.
         """
-        self._entries = [entry for entry in self._entries if entry.phase != last.phase or _place(entry) > _place(last)]
+        self._entries = [
+            entry for entry in self._entries if entry.phase != last.phase or place_of(entry) > place_of(last)
+        ]
         self._look_at, self._last_written = max(_MOST_NOTED, 2 * len(self._entries)), None
 
     def _kept(self, waiting: list[Entry | Left], error: OSError) -> list[Entry | Left]:
@@ -294,11 +198,11 @@ def _append(path: Path, entries: list[Entry | Left]) -> None:
     end, last = _tail(path)
     if last is not None:
         newer = next((entry for entry in entries if entry.phase > last.phase), None)
-        if newer is not None and _place(newer) <= _place(last):  # a `cut` was refused
+        if newer is not None and place_of(newer) <= place_of(last):  # a `cut` was refused
             cut(path, newer.sequence - 1)
             end, last = _tail(path)
-    held = (0, False) if last is None else _place(last)
-    content = "".join(_line(entry) for entry in entries if _place(entry) > held).encode()
+    held = (0, False) if last is None else place_of(last)
+    content = "".join(line_of(entry) for entry in entries if place_of(entry) > held).encode()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
     try:
         if os.fstat(descriptor).st_size > end:
@@ -334,32 +238,6 @@ def _take_back(path: Path, left: Left) -> list[Entry]:
     return [last]
 
 
-def _line(entry: Entry | Left) -> str:
-    fields = asdict(entry)
-    for optional in ("slots", "parts", "stepped"):
-        if not fields.get(optional, True):
-            del fields[optional]
-    if isinstance(entry, Entry) and not entry.group:
-        del fields["group"], fields["bases"], fields["optimizer"]
-    return json.dumps(fields, separators=(",", ":")) + "\n"
-
-
-def _place(entry: Entry | Left) -> tuple[int, bool]:
-    """Return what orders the lines: the end of a phase comes behind its last update."""
-    return entry.sequence, isinstance(entry, Left)
-
-
-def _parse(line: str | bytes) -> Entry | Left:
-    fields = json.loads(line)
-    if "left" in fields:
-        return Left(**{**fields, "left": tuple(map(tuple, fields["left"]))})
-    parts = (Part(tuple(units), base, weight) for units, base, weight in fields.get("parts", ()))
-    fields["parts"] = tuple(parts)
-    fields["stepped"] = tuple(Stepped(*push) for push in fields.get("stepped", ()))
-    lists = {name: tuple(fields.get(name, ())) for name in ("units", "slots", "group", "bases")}
-    return Entry(**{**fields, **lists})
-
-
 def _tail(path: Path) -> tuple[int, Entry | Left | None]:
     """Return where the last sound line ends, and what it says.
 
@@ -385,7 +263,7 @@ def _tail(path: Path) -> tuple[int, Entry | Left | None]:
 def _sound(line: bytes) -> Entry | Left | None:
     """Return what a line says, None where it is damaged."""
     try:
-        return _parse(line)
+        return parse(line)
     except (ValueError, TypeError, AttributeError):
         return None
 
@@ -406,7 +284,7 @@ def records(path: Path) -> Iterator[Entry | Left]:
     with open(path) as lines:
         for line in lines:
             if line.endswith("\n"):
-                yield _parse(line)
+                yield parse(line)
 
 
 def cut(path: Path, sequence: int) -> int:

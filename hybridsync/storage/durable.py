@@ -11,15 +11,21 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import xxhash
 
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
-from hybridsync.core.errors import WorkdirError
+from hybridsync.core.errors import WorkdirError, WorkdirTaken
 from hybridsync.core.plan import PhaseId
+from hybridsync.core.process_start import boot_id, start_of
+from hybridsync.storage.lock_beats import Beats, read_anew, read_beat
+from hybridsync.storage.lock_record import BEAT_SECS, MISSED_BEATS, Decision, LockRecord, Look, Watch
 
 PHASE_FILE = "phase"
 LOCK_FILE = "lock"
@@ -29,6 +35,13 @@ _NONCE_BYTES = 8
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # pathlib makes one slash of two
 HEIRS_SECS = 5.0
 """How long the roles of a killed supervisor may take to end with it."""
+_LOOK_SECS = 0.5
+Fence = Callable[[], None]
+"""Raises `WorkdirTaken` when this process may write in the workdir no longer; asked before each rename there."""
+
+
+def unfenced() -> None:
+    """Let everything be written: nobody else can want the folder."""
 
 
 def sync_directory(path: str | os.PathLike[str]) -> None:
@@ -118,21 +131,25 @@ def keep_private(path: str | os.PathLike[str]) -> None:
             os.chmod(os.path.join(folder, name), FILE_MODE)
 
 
-def write_durable(path: str | os.PathLike[str], text: str) -> None:
+def write_durable(path: str | os.PathLike[str], text: str, fence: Fence = unfenced) -> None:
     """Replace a file's whole content so that a crash leaves the old text or the new one, never a mixture.
 
-    One writer a path: the temporary name is fixed, so that a crash leaves at most one.
+    One writer a path: the temporary name is fixed, so that a crash leaves at most one. So `fence` is asked before that
+    is written, which may be another chief's by now, and again before the rename.
 
     Raises:
       OSError: the disk refuses; the old content is intact, and what was written of the new one is gone.
+      WorkdirTaken: by `fence`; the old content is intact.
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.tmp")
+    fence()
     try:
         with open(temporary, "w", encoding="utf-8", opener=private) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        fence()
         os.replace(temporary, target)
     except OSError:
         with contextlib.suppress(OSError):
@@ -146,10 +163,11 @@ class PhaseNumberFile:
 
     Args:
       workdir: existing directory; the file `phase` in it belongs to this class.
+      fence: see `write_durable`.
     """
 
-    def __init__(self, workdir: str | os.PathLike[str]) -> None:
-        self._path = Path(workdir) / PHASE_FILE
+    def __init__(self, workdir: str | os.PathLike[str], fence: Fence = unfenced) -> None:
+        self._path, self._fence = Path(workdir) / PHASE_FILE, fence
 
     def read(self) -> PhaseId | None:
         """Return the newest phase that was ever reserved, None before the first.
@@ -185,12 +203,13 @@ class PhaseNumberFile:
 
         Raises:
           WorkdirError: the file does not hold a phase, or the disk refuses: no phase was handed out.
+          WorkdirTaken: by the fence: no phase was handed out.
         """
         newest = self.read()
         number = max(newest.number if newest else 0, above) + 1
         phase_id = PhaseId(number, int.from_bytes(os.urandom(_NONCE_BYTES), "big"))
         try:
-            write_durable(self._path, _text_of(phase_id))
+            write_durable(self._path, _text_of(phase_id), self._fence)
         except OSError as error:
             raise WorkdirError(
                 f"phase {number} cannot be reserved in {self._path}: {error.strerror}; nobody was given it: "
@@ -215,65 +234,164 @@ def _digest_of(phase_id: PhaseId) -> str:
     return xxhash.xxh3_64_hexdigest(f"{phase_id.number} {phase_id.nonce}".encode())
 
 
+class HeldLock(NamedTuple):
+    """A lock that another process has taken for this one as well.
+
+    Args:
+      descriptor: of the locked file; the lock lasts until both have closed it.
+      nonce: of the lock's record. It is handed on, not read there: what the file says may be somebody else's by now.
+    """
+
+    descriptor: int
+    nonce: str
+
+
 class WorkdirLock:
     """Keeps a workdir to one chief at a time by an exclusive `flock`, which ends with the process.
+
+    Where the file system grants everybody a lock, a record and a beat in the workdir keep hosts apart (see
+    `lock_record`). Whoever has taken the lock beats, and whoever commits asks `check` before.
 
     Use it as a context manager. The file `lock` stays: removing it would let two holders lock two files.
 
     Args:
       workdir: existing directory.
-      held: descriptor by which another process has locked the workdir for this one as well; None to lock it here. The
-        lock lasts until both have closed it.
+      held: by another process for this one; None to lock it here.
+      say: shows a line to the user, when another host's holder has to be watched.
     """
 
-    def __init__(self, workdir: str | os.PathLike[str], held: int | None = None) -> None:
-        self._workdir = Path(workdir)
+    def __init__(
+        self,
+        workdir: str | os.PathLike[str],
+        held: HeldLock | None = None,
+        say: Callable[[str], object] = lambda text: None,
+    ) -> None:
+        self._workdir, self._path, self._say = Path(workdir), Path(workdir) / LOCK_FILE, say
         self._held = held
         self._descriptor: int | None = None
+        self._beats: Beats | None = None
+        self._nonce = ""
 
     @property
-    def descriptor(self) -> int:
-        """The locked file's, for a process that is to hold the lock as well."""
+    def held(self) -> HeldLock:
+        """What another process needs to hold the lock as well."""
         assert self._descriptor is not None, "the lock is not held"
-        return self._descriptor
+        return HeldLock(self._descriptor, self._nonce)
+
+    @property
+    def lost(self) -> WorkdirTaken | None:
+        """Why the lock is no longer this process's, as its last beat has found; None while it is. No disk is asked."""
+        return self._beats.lost if self._beats is not None else None
+
+    def check(self) -> None:
+        """Read again who has the workdir: a `Fence`.
+
+        Raises:
+          WorkdirTaken: somebody else, or nobody any more.
+          OSError: the disk does not tell.
+        """
+        found = LockRecord.parse(read_anew(self._path))
+        if found is None or found.nonce != self._nonce:
+            here = f"process {os.getpid()} on {socket.gethostname()}"
+            raise WorkdirTaken(
+                f"workdir {self._workdir} is no longer this run's: {self._path} names {found or 'nobody'}, and this is "
+                f"{here}, which was silent for {MISSED_BEATS * BEAT_SECS:g} s or lost its disk; it commits nothing "
+                "more: let the other run go on, or stop it and run this command again"
+            )
 
     def acquire(self) -> None:
         """Take the lock, or say who has it: at once, unless that process has ended and only its roles still have to.
+
+        A lock that names nobody is tried again as well: a command has asked for its holder, or it was taken a moment
+        ago. One that was granted although it names a process under another boot id is taken when that one has been
+        silent for three beats.
 
         Raises:
           WorkdirError: another process (or object of this one) holds it, or the directory is absent.
         """
         assert self._descriptor is None, "the lock is already held by this object"
-        path = self._workdir / LOCK_FILE
         if self._held is not None:
-            self._descriptor = self._held
+            self._descriptor, self._nonce = self._held
             return
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
         except OSError as error:
-            raise WorkdirError(f"cannot open {path}: {error.strerror}; name a writable workdir") from error
+            raise WorkdirError(f"cannot open {self._path}: {error.strerror}; name a writable workdir") from error
+        try:
+            self._await_lock(descriptor)
+            self._await_silence()
+            nonce = secrets.token_hex(_NONCE_BYTES)
+            pid = os.getpid()
+            record = LockRecord(pid, socket.gethostname(), start_of(pid), boot_id().strip(), nonce)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, record.text().encode(), 0)
+            os.fsync(descriptor)  # another host is to read it before anything else is written
+        except BaseException as error:
+            os.close(descriptor)
+            if isinstance(error, OSError):
+                raise WorkdirError(
+                    f"cannot lock {self._path}: {error.strerror}; free space or mend the disk, and run the same "
+                    "command again"
+                ) from error
+            raise
+        self._descriptor, self._nonce = descriptor, nonce
+        self._beats = Beats(self._workdir, nonce, FILE_MODE, self.check)
+        self._beats.start()
+
+    def _await_lock(self, descriptor: int) -> None:
         deadline = SYSTEM_CLOCK.monotonic() + HEIRS_SECS
         while not _flock(descriptor):
             content = os.pread(descriptor, 4096, 0)
-            if _has_ended(content) and SYSTEM_CLOCK.monotonic() < deadline:
+            if (not content or _has_ended(LockRecord.parse(content))) and SYSTEM_CLOCK.monotonic() < deadline:
                 pause(HEIRS_SECS / 100)
                 continue
-            os.close(descriptor)
-            raise WorkdirError(
-                f"workdir {self._workdir} is in use by {_holder(content)}; this is process {os.getpid()} on "
-                f"{socket.gethostname()}: wait for that run to end, stop it, or name another workdir"
-            )
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
-        self._descriptor = descriptor
+            raise self._in_use(LockRecord.parse(content))
+
+    def _await_silence(self) -> None:
+        """Wait until the holder that the lock names has missed its beats, where that is on another host.
+
+        The kernel has granted the lock, and has known every other holder on this host.
+        """
+        look = self._look()
+        if look.record is None or not look.record.is_of_another_boot(boot_id().strip()):
+            return
+        self._say(
+            f"{self._workdir} was left to {look.record}, under another boot id: it is taken over when that one has "
+            f"been silent for {MISSED_BEATS * BEAT_SECS:g} s"
+        )
+        watch = Watch(look, SYSTEM_CLOCK.monotonic())
+        while True:
+            now = SYSTEM_CLOCK.monotonic()
+            look = self._look()
+            decision = watch.decide(look, now)
+            if decision is Decision.REFUSE:
+                raise self._in_use(look.record, ", which beats")
+            if decision is Decision.TAKE:
+                return
+            pause(_LOOK_SECS)
+
+    def _look(self) -> Look:
+        return Look(LockRecord.parse(read_anew(self._path)), read_beat(self._workdir))
+
+    def _in_use(self, holder: LockRecord | None, why: str = "") -> WorkdirError:
+        return WorkdirError(
+            f"workdir {self._workdir} is in use by {holder or 'another process'}{why}; this is process {os.getpid()} "
+            f"on {socket.gethostname()}: wait for that run to end, stop it, or name another workdir"
+        )
 
     def release(self) -> None:
-        """Give the lock back; nothing happens when it is not held."""
-        if self._descriptor is not None:
-            if self._held is None:
+        """Give the lock back; nothing happens when it is not held. A record of somebody else is left alone."""
+        if self._descriptor is None:
+            return
+        beats, self._beats = self._beats, None
+        if beats is not None:
+            beats.stop()
+            with contextlib.suppress(OSError, WorkdirTaken):  # a disk that refuses costs the next host its wait
+                self.check()
+                beats.remove()
                 os.ftruncate(self._descriptor, 0)
-            os.close(self._descriptor)
-            self._descriptor = None
+        os.close(self._descriptor)
+        self._descriptor = None
 
     def __enter__(self) -> WorkdirLock:
         self.acquire()
@@ -293,22 +411,9 @@ def _flock(descriptor: int) -> bool:
     return True
 
 
-def _has_ended(content: bytes) -> bool:
+def _has_ended(record: LockRecord | None) -> bool:
     """Tell whether the process that took the lock has ended, on this host: those that it had share it are killed."""
-    try:
-        record = json.loads(content)
-        if record["host"] == socket.gethostname():
-            os.kill(int(record["pid"]), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, ValueError, TypeError, KeyError):
+    if record is None or record.host != socket.gethostname():
         return False
-    return False
-
-
-def _holder(content: bytes) -> str:
-    try:
-        record = json.loads(content)
-        return f"process {record['pid']} on {record['host']}"
-    except (ValueError, TypeError, KeyError):  # taken a moment ago, its name not written yet
-        return "another process"
+    found = start_of(record.pid)
+    return found < 0 or record.started not in (None, found)

@@ -31,7 +31,8 @@ from hybridsync.storage.durable import FILE_MODE, make_directory, sync_directory
 
 PLACE = "HYBRIDSYNC_HISTORY"
 FILE = "history.sqlite"
-FORMAT = 1
+FORMAT = 2
+"""Of the file; one of format 1, whose runs do not tell where they converged, is brought to it where it is opened."""
 _APPLICATION = 0x48594253
 """Marks the file as a job history in its header: "HYBS"."""
 _WAIT_SECS = 30.0
@@ -41,7 +42,8 @@ CREATE TABLE jobs (digest TEXT PRIMARY KEY, name TEXT NOT NULL, signature TEXT N
 CREATE TABLE runs (
     id INTEGER PRIMARY KEY, job TEXT NOT NULL REFERENCES jobs, runtime TEXT NOT NULL, cluster TEXT NOT NULL,
     share TEXT NOT NULL, seed INTEGER NOT NULL, accuracy REAL, seconds REAL NOT NULL, diverged INTEGER NOT NULL,
-    place TEXT NOT NULL, wall REAL NOT NULL, digest TEXT NOT NULL, UNIQUE (job, runtime, cluster, share, seed)
+    place TEXT NOT NULL, wall REAL NOT NULL, digest TEXT NOT NULL, converged REAL,
+    UNIQUE (job, runtime, cluster, share, seed)
 );
 CREATE TABLE answers (
     id INTEGER PRIMARY KEY, job TEXT NOT NULL REFERENCES jobs, runtime TEXT NOT NULL, cluster TEXT NOT NULL,
@@ -75,6 +77,7 @@ class RunRecord:
       accuracy: at its end; None for one that diverged.
       seconds: it took.
       place: the host, or the simulated cluster's name.
+      converged: accuracy at which it converged; None where it did not, or its evaluations do not tell.
     """
 
     share: Fraction
@@ -82,6 +85,7 @@ class RunRecord:
     accuracy: float | None
     seconds: float
     place: str
+    converged: float | None = None
 
     def outcome(self, first_seed: int) -> Outcome:
         """Return what a search sees of it.
@@ -89,7 +93,7 @@ class RunRecord:
         Args:
           first_seed: of the search: the seed of the runs with repeat 0.
         """
-        return Outcome(self.share, self.seed - first_seed, self.accuracy, self.seconds)
+        return Outcome(self.share, self.seed - first_seed, self.accuracy, self.seconds, self.converged)
 
 
 @dataclass(frozen=True)
@@ -191,7 +195,7 @@ class History:
         Raises:
           HistoryError: a row is damaged, or the file.
         """
-        names = ["share", "seed", "accuracy", "seconds", "place"]
+        names = list(RunRecord.__dataclass_fields__)
         rows = self._select("runs", "job = ? AND runtime = ? AND cluster = ?", (job.digest, *_values(where)))
         return [RunRecord(**{name: row[name] for name in names}) for row in rows]
 
@@ -261,7 +265,9 @@ class History:
             raise HistoryError(
                 f"{self.path} is no job history: its mark is {application}, not {_APPLICATION}; {_OTHER}"
             )
-        if version != FORMAT:
+        if version == 1:
+            self._add_converged()
+        elif version != FORMAT:
             raise HistoryError(
                 f"{self.path} has format {version}, this HybridSync reads format {FORMAT}: use the version that wrote "
                 "it, or name another file with --history"
@@ -270,6 +276,14 @@ class History:
         if found != "ok":
             raise self._damaged(str(found))
         self._connection.execute("PRAGMA synchronous = FULL")
+
+    def _add_converged(self) -> None:
+        """Bring a file of format 1 to this one, in one step, unless another process has just done so."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        if self._pragma("user_version") == 1:
+            self._connection.execute("ALTER TABLE runs ADD COLUMN converged REAL")
+            self._connection.execute(f"PRAGMA user_version = {FORMAT}")
+        self._connection.execute("COMMIT")
 
     def _pragma(self, name: str) -> Any:
         return self._connection.execute(f"PRAGMA {name}").fetchone()[0]
@@ -307,7 +321,7 @@ class History:
 
 
 _OTHER = "move it away or bring a copy back, or name another file with --history"
-_REAL = ("accuracy", "seconds", "target", "tolerance", "cost", "confidence")
+_REAL = ("accuracy", "converged", "seconds", "target", "tolerance", "cost", "confidence")
 _DISK = (
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_FULL,
@@ -346,4 +360,5 @@ def _values(where: Where) -> tuple[str, str]:
 
 
 def _digest(row: Mapping[str, Any]) -> str:
+    row = {name: value for name, value in row.items() if name != "converged" or value is not None}  # as in format 1
     return xxhash.xxh3_64_hexdigest(json.dumps(row, sort_keys=True).encode())

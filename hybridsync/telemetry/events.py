@@ -31,6 +31,9 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "policy", "action", "workers", "rates", "threshold", "why",
         "expected_secs", "saved_secs", "cost_secs", "units_left",
     ),
+    "switch_ordered": ("number", "protocol", "units", "why"),
+    "order_dropped": ("number", "protocol", "why"),
+    "stop_ordered": ("why",),
     "worker_joined": (),
     "worker_left": (),
     "world_renewed": ("why",),
@@ -42,7 +45,12 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "worker_quarantined": ("worker", "reason"),
     "run_finished": (),
 }  # fmt: skip
-"""The fields that a line of each kind holds besides `t`, `wall`, `kind` and `phase`."""
+"""The fields that a line of each kind holds besides `t`, `wall`, `kind` and `phase`.
+
+`run_started` adds, among others, `quarantined`: the damaged checkpoints that were set aside before it, newest first,
+each as [number, reason]. The number is the commit's running number, which names its folder in `checkpoints/`, and is
+no count of units.
+"""
 
 _COMMON = {"t", "wall", "kind", "phase"}
 

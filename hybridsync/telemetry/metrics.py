@@ -67,6 +67,7 @@ class Metrics:
         workers: worker id to its own examples per second.
         compute_secs: worker id to the seconds that it computed in the interval, as far as it has reported.
         wait_secs: worker id to those in which it waited for others or for a transfer.
+        sent_bytes, received_bytes: worker id to the gradients and states that it sent and received in the interval.
     """
 
     units: int
@@ -80,6 +81,8 @@ class Metrics:
     workers: Mapping[int, float]
     compute_secs: Mapping[int, float] = field(default_factory=dict)
     wait_secs: Mapping[int, float] = field(default_factory=dict)
+    sent_bytes: Mapping[int, int] = field(default_factory=dict)
+    received_bytes: Mapping[int, int] = field(default_factory=dict)
 
 
 class MetricsSink(Protocol):

@@ -1,8 +1,9 @@
 """Follows the processes of the record: each start and each end is written once, by whichever chief hears of it. Pure.
 
 >>> roster = Roster([{"kind": "role_started", "role": "worker", "id": 1, "pid": 7}])
->>> roster.joined("worker", 1, 8)
->>> roster.record_end("worker", 1, 7), roster.record_end("worker", 1, 8), roster.record_end("worker", 1, 8)
+>>> former, newer = ("worker", 1, 0, 7), ("worker", 1, 1, 7)
+>>> roster.joined(newer)
+>>> roster.record_end(former), roster.record_end(newer), roster.record_end(newer)
 (Loss(is_news=True, leaves=False), Loss(is_news=True, leaves=True), Loss(is_news=False, leaves=False))
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
+
+from hybridsync.interfaces.messages import Process
 
 Place = tuple[str, int]
 
@@ -37,31 +40,34 @@ class Roster:
     """
 
     def __init__(self, events: Iterable[Mapping[str, Any]]) -> None:
-        self._present: dict[Place, int] = {}
-        self._gone: set[tuple[Place, int]] = set()
+        self._present: dict[Place, Process] = {}
+        self._gone: set[Process] = set()
         for event in events:
             if event["kind"] == "run_started":
                 self._present, self._gone = {}, set()
             if event["kind"] == "role_started":
-                self.joined(event["role"], event["id"], event["pid"])
+                self.joined(_process(event))
             if event["kind"] == "role_lost" and "pid" in event:
-                self.record_end(event["role"], event["id"], event["pid"])
+                self.record_end(_process(event))
 
     @property
-    def present(self) -> dict[Place, int]:
-        """(role, id) -> process, of those that take part by what was told so far."""
-        return dict(self._present)
+    def present(self) -> list[Process]:
+        """The processes that take part by what was told so far."""
+        return list(self._present.values())
 
-    def joined(self, role: str, role_id: int, pid: int) -> None:
+    def joined(self, process: Process) -> None:
         """Note that a process takes part; threads come again under the same pid."""
-        self._present[role, role_id] = pid
-        self._gone.discard(((role, role_id), pid))
+        self._present[process[:2]] = process
+        self._gone.discard(process)
 
-    def record_end(self, role: str, role_id: int, pid: int) -> Loss:
+    def record_end(self, process: Process) -> Loss:
         """Note that a process is gone, and return what that means."""
-        place = role, role_id
-        news, leaves = (place, pid) not in self._gone, self._present.get(place) == pid
-        self._gone.add((place, pid))
+        news, leaves = process not in self._gone, self._present.get(process[:2]) == process
+        self._gone.add(process)
         if leaves:
-            del self._present[place]
+            del self._present[process[:2]]
         return Loss(news, leaves)
+
+
+def _process(event: Mapping[str, Any]) -> Process:
+    return event["role"], event["id"], event.get("restart_count", 0), event["pid"]

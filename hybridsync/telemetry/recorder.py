@@ -1,27 +1,37 @@
 """Everything that a chief records, opened together so that all of it shares the run's time."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from absl import logging
 
 from hybridsync.core.clock import Clock
-from hybridsync.telemetry.events import EventLog, Events, NullEventLog
-from hybridsync.telemetry.metrics import MetricsLog, MetricsSink, NullMetrics
+from hybridsync.core.errors import WorkdirTaken
+from hybridsync.storage.durable import Fence, unfenced
+from hybridsync.storage.jsonl import read_lines
+from hybridsync.telemetry.events import EventLog, Events, NullEventLog, read_events
+from hybridsync.telemetry.metrics import METRICS_FILE, MetricsLog, MetricsSink, NullMetrics
 from hybridsync.telemetry.progress import NullProgress, ProgressSink
+from hybridsync.telemetry.run_figures import FollowedEvents, FollowedMetrics, RunFigures, follow
 from hybridsync.telemetry.tensorboard import Board, NullBoard, open_board
 from hybridsync.telemetry.timeline import NullTimeline, Timeline, TimelineSink
 
 
 @dataclass(frozen=True)
 class Recorder:
-    """Events, metrics, timeline, progress and TensorBoard of one run."""
+    """Events, metrics, timeline, progress and TensorBoard of one run, and the newest figures of what goes there.
+
+    `fence` is asked before a whole file of the record is written (see `write_durable`).
+    """
 
     events: Events
     metrics: MetricsSink
     timeline: TimelineSink
     progress: ProgressSink
     board: Board
+    figures: RunFigures = field(default_factory=RunFigures)
+    fence: Fence = unfenced
 
     @classmethod
     def open(
@@ -32,6 +42,7 @@ class Recorder:
         timeline: bool = True,
         progress: ProgressSink | None = None,
         restarted: bool = False,
+        fence: Fence = unfenced,
     ) -> "Recorder":
         """Open the files of a workdir, fresh or used.
 
@@ -41,14 +52,25 @@ class Recorder:
             timeline: whether to keep timeline.json.
             progress: where to show how far the run is; None for nowhere.
             restarted: another process recorded this run, which went on when that one ended.
+            fence: see `write_durable`.
 
         Raises:
             OSError: the disk refuses.
         """
         events = EventLog(workdir, clock, restarted=restarted)
         metrics = MetricsLog(workdir, events.elapsed)
-        spans = Timeline(workdir, events.elapsed) if timeline else NullTimeline()
-        return cls(events, metrics, spans, progress or NullProgress(), open_board(workdir, clock))
+        spans = Timeline(workdir, events.elapsed, fence=fence) if timeline else NullTimeline()
+        figures = RunFigures(events.elapsed)
+        follow(read_events(workdir), read_lines(Path(workdir) / METRICS_FILE), figures)
+        return cls(
+            FollowedEvents(events, figures),
+            FollowedMetrics(metrics, figures),
+            spans,
+            progress or NullProgress(),
+            open_board(workdir, clock),
+            figures,
+            fence,
+        )
 
     @classmethod
     def null(cls, clock: Clock, progress: ProgressSink | None = None) -> "Recorder":
@@ -61,5 +83,5 @@ class Recorder:
         for close in closings:
             try:
                 close()
-            except OSError as error:
+            except (OSError, WorkdirTaken) as error:
                 logging.error("the run's record is incomplete: %s", error)

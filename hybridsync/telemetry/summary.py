@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from hybridsync.config import RunConfig, to_json
 from hybridsync.core.errors import WorkdirError
-from hybridsync.storage.durable import write_durable
+from hybridsync.storage.durable import Fence, unfenced, write_durable
 from hybridsync.storage.jsonl import encode
 
 SUMMARY_FILE = "summary.json"
@@ -70,13 +70,14 @@ class Summary:
     quarantined_workers: Mapping[str, str] = field(default_factory=dict)
 
 
-def write_summary(workdir: str | os.PathLike[str], summary: Summary) -> None:
+def write_summary(workdir: str | os.PathLike[str], summary: Summary, fence: Fence = unfenced) -> None:
     """Write summary.json, whole or not at all.
 
     Raises:
         OSError: the disk refuses; an earlier file is intact.
+        WorkdirTaken: by `fence`; an earlier file is intact.
     """
-    _write(Path(workdir) / SUMMARY_FILE, asdict(summary))
+    _write(Path(workdir) / SUMMARY_FILE, asdict(summary), fence)
 
 
 def read_summary(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
@@ -94,6 +95,7 @@ def write_config(
     file: str | os.PathLike[str] | None = None,
     workload_asked: int | None = None,
     run: str | None = None,
+    fence: Fence = unfenced,
 ) -> None:
     """Write config.json: `{"config": the resolved values, "file", "workload_asked", "run", "versions": {...}}`.
 
@@ -103,9 +105,11 @@ def write_config(
         file: the configuration file as it was given; None for a run that had none.
         workload_asked: what the command said, when `config` counts in converted units; None for the same.
         run: identity of the run, which its checkpoints carry too; None for one without any.
+        fence: see `write_durable`.
 
     Raises:
         OSError: the disk refuses; an earlier file is intact.
+        WorkdirTaken: by `fence`; an earlier file is intact.
     """
     versions = {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
     record = {
@@ -115,7 +119,7 @@ def write_config(
         "run": run,
         "versions": versions,
     }
-    _write(Path(workdir) / CONFIG_FILE, record)
+    _write(Path(workdir) / CONFIG_FILE, record, fence)
 
 
 def read_config(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
@@ -136,8 +140,8 @@ def read_identity(workdir: str | os.PathLike[str]) -> str | None:
     return (read_config(workdir) or {}).get("run")
 
 
-def _write(path: Path, value: Mapping[str, Any]) -> None:
-    write_durable(path, json.dumps(json.loads(encode(value)), indent=2) + "\n")
+def _write(path: Path, value: Mapping[str, Any], fence: Fence) -> None:
+    write_durable(path, json.dumps(json.loads(encode(value)), indent=2) + "\n", fence)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hybridsync.core.clock import Clock
 from hybridsync.interfaces.messages import Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.telemetry.events import FIELDS
 
-SWITCHED = ("planned", "policy")
+SWITCHED = ("planned", "policy", "ordered")
 """Why a phase is entered by a switch: the others follow a loss, a join or a start."""
 
 
@@ -25,6 +26,36 @@ class StageTimes:
     """Seconds of each stage of the switch under way."""
 
     secs: dict[str, float] = field(default_factory=dict)
+
+
+class StageTimer:
+    """Measures each stage, and puts it on the timeline.
+
+    Args:
+      clock: for intervals.
+      span: puts a named stretch of time on the timeline, from its start to its end.
+
+    Attributes:
+      times: of the stages since the last `restart`.
+    """
+
+    def __init__(self, clock: Clock, span: Callable[[str, float, float], None]) -> None:
+        self._clock, self._span = clock, span
+        self.times = StageTimes()
+
+    def start(self) -> float:
+        """Return the time now, which `record` takes as a stage's start."""
+        return self._clock.monotonic()
+
+    def restart(self) -> None:
+        """Forget the stages measured so far: another phase change begins."""
+        self.times = StageTimes()
+
+    def record(self, stage: str, started: float) -> None:
+        """Note that `stage`, begun at `started`, ends now."""
+        ended = self._clock.monotonic()
+        self.times.secs[stage] = ended - started
+        self._span(stage, started, ended)
 
 
 @dataclass
@@ -121,7 +152,7 @@ class Switches:
 
 def commits_switch(before: str, after: str, reason: str) -> bool:
     """Return whether a switch is committed: one of members or shares alone, by a policy, is not."""
-    return before != after or reason == "planned"
+    return before != after or reason in ("planned", "ordered")
 
 
 def lost_switches(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

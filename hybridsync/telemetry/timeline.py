@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from absl import logging
 
 from hybridsync.interfaces.reports import Span
-from hybridsync.storage.durable import write_durable
+from hybridsync.storage.durable import Fence, unfenced, write_durable
 from hybridsync.storage.jsonl import encode
 from hybridsync.telemetry.events import Elapsed
 from hybridsync.telemetry.timeline_part import PART_FILE, Part
@@ -71,6 +71,7 @@ class Timeline:
         per_stretch: most spans kept of one role in one phase: its first and last halves.
         limit: most spans in the file; the oldest go first.
         compact_above: lines of timeline.part above which what is no longer kept is taken out.
+        fence: see `write_durable`.
     """
 
     def __init__(
@@ -81,7 +82,9 @@ class Timeline:
         per_stretch: int = 1_000,
         limit: int = 200_000,
         compact_above: int = 20_000,
+        fence: Fence = unfenced,
     ) -> None:
+        self._fence = fence
         self._path = Path(workdir) / TIMELINE_FILE
         self._elapsed = elapsed
         self._per_stretch = per_stretch
@@ -96,7 +99,7 @@ class Timeline:
         self._left_out_killed = 0
         self._num_written = 0
         self._damaged = False
-        self._part = Part(Path(workdir) / PART_FILE)
+        self._part = Part(Path(workdir) / PART_FILE, fence)
         self._compact_above = self._compact_least = compact_above
         self._load()
         self._load_part()
@@ -131,6 +134,7 @@ class Timeline:
 
         Raises:
             OSError: the disk refuses; the earlier file is intact.
+            WorkdirTaken: by the fence; the earlier file is intact.
         """
         with self._lock:
             left_out, since = self._since()
@@ -144,7 +148,7 @@ class Timeline:
                 + ",\n".join(self._encoded_rows() + lines)
                 + "\n]}\n"
             )
-            write_durable(self._path, text)
+            write_durable(self._path, text, self._fence)
             # What is in the file is earlier from here on; a part that cannot be removed says that it goes before it.
             self._earlier, self._left_out_earlier, self._num_written = lines, left_out, self._num_written + 1
             self._stretches, self._killed, self._left_out_killed = {}, [], 0

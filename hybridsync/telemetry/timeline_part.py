@@ -11,7 +11,8 @@ from pathlib import Path
 
 from absl import logging
 
-from hybridsync.storage.durable import private
+from hybridsync.core.errors import WorkdirTaken
+from hybridsync.storage.durable import Fence, private, unfenced
 from hybridsync.storage.jsonl import LineFile, encode
 
 PART_FILE = "timeline.part"
@@ -39,10 +40,11 @@ class Part:
 
     Args:
         path: of the file; created by the first line.
+        fence: see `write_durable`; a file that is another chief's by now is given up like a disk that refuses.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
+    def __init__(self, path: str | os.PathLike[str], fence: Fence = unfenced) -> None:
+        self._path, self._fence = Path(path), fence
         self._file: LineFile | None = None
         self._refused = False
         self.num_lines = 0
@@ -80,12 +82,14 @@ class Part:
             return
         other = self._path.with_name(self._path.name + ".tmp")
         try:
+            self._fence()
             self._close()
             with open(other, "w", encoding="utf-8", opener=private) as file:
                 file.write("\n".join([_header(after, left_out), *lines, ""]))
+            self._fence()
             other.replace(self._path)
             self.num_lines = 1 + len(lines)
-        except OSError as error:
+        except (OSError, WorkdirTaken) as error:
             self._give_up(error)
 
     def remove(self) -> None:
@@ -102,7 +106,7 @@ class Part:
         if file is not None:
             file.close()
 
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, error: OSError | WorkdirTaken) -> None:
         logging.error("%s: %s; a killed chief would lose the timeline's spans", self._path, error)
         self._refused = True
 

@@ -13,16 +13,28 @@ import jax
 import numpy as np
 
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.orders import Orders, OrderStore
 from hybridsync.core.errors import ResumeError, WorkdirError
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.units import Range
+from hybridsync.interfaces.commands import Order
 from hybridsync.interfaces.messages import Snapshot
-from hybridsync.phases.schedule import rescaled, resumed
+from hybridsync.phases.schedule import kept_orders, rescaled, resumed
+from hybridsync.policies.plan_checks import CheckOrder, checked_order
 from hybridsync.server.divisibility import check_divisible
 from hybridsync.storage import apply_log
 from hybridsync.storage.checkpoints import CheckpointStore, Restored
-from hybridsync.storage.durable import PhaseNumberFile, WorkdirLock, local_path, make_directory
+from hybridsync.storage.durable import (
+    Fence,
+    HeldLock,
+    PhaseNumberFile,
+    WorkdirLock,
+    local_path,
+    make_directory,
+    unfenced,
+)
 from hybridsync.storage.jsonl import read_lines
+from hybridsync.storage.orders_file import OrdersFile
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.metrics import METRICS_FILE
 from hybridsync.telemetry.recorder import Recorder
@@ -63,10 +75,12 @@ class Opening:
       rolled_back: units of an earlier session that were lost with it, and are counted as such in `ledger`.
       known: units that the chief before this one knew to be applied, of whose loss nobody has told yet: the roles that
         go on may hold them. 0 where there are none that do.
-      quarantined: damaged checkpoints that were set aside, (step, reason).
+      quarantined: damaged checkpoints that were set aside, newest first, as (running number of the commit, reason).
       detours: from the plan so far, by units applied at their begin and end.
       given_up: units applied where lock-step had ended early, which is not what the configuration asks for now.
+      orders: of the run's user, which go on.
       store, phase_ids, lock: of the workdir; None, in memory, None without one.
+      orders_dropped: of the run's user, which the configuration has no place for any more, each with why.
     """
 
     run: Run
@@ -84,9 +98,16 @@ class Opening:
     quarantined: tuple[tuple[int, str], ...]
     detours: tuple[Range, ...]
     given_up: tuple[int, ...]
+    orders: Orders
     store: CheckpointStore | None
     phase_ids: Any
     lock: WorkdirLock | None
+    orders_dropped: tuple[tuple[Order, str], ...] = ()
+
+    @property
+    def fence(self) -> Fence:
+        """What is asked before each rename in the workdir."""
+        return unfenced if self.lock is None else self.lock.check
 
     def announce(self, recorder: Recorder, **fields: Any) -> None:
         """Write down that the run starts, with `fields`, what was lost before, and what was found damaged."""
@@ -106,6 +127,13 @@ class Opening:
             recorder.progress.show_line(
                 f"lock-step had ended early at unit {end:,}; with policy.trigger={self.run.config.policy.trigger} and "
                 f"the plan {self.run.config.plan} it goes by its share again"
+            )
+        for order, why in self.orders_dropped:
+            recorder.events.write(
+                "order_dropped", phase=self.phase_number, number=order.number, protocol=order.spec, why=why
+            )
+            recorder.progress.show_line(
+                f"the order to go on under {order.spec}, given at unit {order.units:,}, is dropped: {why}"
             )
 
 
@@ -141,7 +169,8 @@ def open_run(
     init_from: Path | None = None,
     convert_units: bool = False,
     alive: bool = False,
-    lock_fd: int | None = None,
+    held: HeldLock | None = None,
+    check_order: CheckOrder = checked_order,
 ) -> Opening:
     """Lock the workdir, and find where the run begins.
 
@@ -150,8 +179,9 @@ def open_run(
       resume: "auto" starts fresh or resumes, "must" refuses without a checkpoint, "never" refuses a used workdir.
       init_from: workdir of another run whose newest parameters, optax and model state to start from, at unit 0.
       convert_units: whether a checkpoint with another unit size may be resumed.
-      lock_fd: by which a supervisor has locked the workdir; None where nobody has.
       alive: only the chief was lost: what was applied after the last commit may still be held, and is not cut off.
+      held: the workdir's lock, which a supervisor has taken; None where nobody has.
+      check_order: checks what the run's user orders, and what was ordered before (see `checked_order`).
 
     Raises:
       AlreadyCompleted: nothing is left to do.
@@ -160,13 +190,14 @@ def open_run(
       OptimizerError: no run can train with this optimizer (see `check_optimizer`).
       CheckpointError: no checkpoint of the workdir can be used.
       DataError: the source has no units of the size that is asked for.
+      WorkdirTaken: another host has taken the workdir over from the supervisor.
     """
     if not alive:  # before anything is written or any role is told to begin; a run under way has passed it
         check_optimizer(run)
     if run.workdir is None:
         if resume == "must":
             raise ResumeError("resume is 'must', but the run has no workdir to resume from; name one")
-        return _fresh(run, None, PhaseIdsInMemory(), None, init_from)
+        return _fresh(run, None, PhaseIdsInMemory(), None, init_from, None, check_order)
     used = check_workdir(run.workdir, run.config, resume=resume, convert_units=convert_units)
     if init_from is not None and used is None:  # before the workdir is made, so that a refusal leaves no trace
         check_init_from(init_from, run.workdir)
@@ -176,10 +207,10 @@ def open_run(
         raise WorkdirError(
             f"the workdir {run.workdir} cannot be made: {error.strerror}; name a writable directory"
         ) from None
-    lock = WorkdirLock(workdir, lock_fd)
+    lock = WorkdirLock(workdir, held)
     lock.acquire()
     try:
-        return _open_locked(run, workdir, lock, resume, init_from, convert_units, alive)
+        return _open_locked(run, workdir, lock, resume, init_from, convert_units, alive, check_order)
     except BaseException:
         lock.release()
         raise
@@ -207,41 +238,62 @@ def _open_locked(
     init_from: Path | None,
     convert_units: bool,
     alive: bool,
+    check_order: CheckOrder,
 ) -> Opening:
+    lock.check()  # the supervisor's lock may be another host's by now, as where it stood still
     workload_asked = run.config.workload
     used = check_workdir(workdir, run.config, resume=resume, convert_units=convert_units)
     run = dataclasses.replace(run, config=used or run.config)
     PhaseNumberFile(workdir).read()  # a damaged one is refused before anything is written
     identity = read_identity(workdir) or secrets.token_hex(8)
-    store = CheckpointStore(workdir / CHECKPOINTS, keep=run.config.checkpoint.keep, run=identity)
+    store = CheckpointStore(workdir / CHECKPOINTS, keep=run.config.checkpoint.keep, run=identity, fence=lock.check)
     restored = store.newest(run.abstract_state()) if used else None
+    orders = OrdersFile(workdir, run.config.plan, lock.check)
     if restored is None and resume == "must":
         raise ResumeError(
             f"resume is 'must', but {run.workdir} holds no checkpoint; check the path, or start with 'auto'"
         )
     if restored is None:
-        opening = _fresh(run, store, PhaseNumberFile(workdir), lock, init_from)
+        orders.clear()
+        opening = _fresh(run, store, PhaseNumberFile(workdir, lock.check), lock, init_from, orders, check_order)
         (workdir / apply_log.APPLY_LOG).unlink(missing_ok=True)
     else:
-        opening = _resumed(run, workdir, store, lock, restored, alive)
-    write_config(workdir, opening.run.config, opening.run.file, workload_asked, identity)
+        opening = _resumed(run, workdir, store, lock, restored, alive, orders, check_order)
+    write_config(workdir, opening.run.config, opening.run.file, workload_asked, identity, lock.check)
     return opening
 
 
-def _fresh(run: Run, store: Any, phase_ids: Any, lock: Any, init_from: Path | None) -> Opening:
+def orders_of(run: Run, store: OrderStore | None, check: CheckOrder = checked_order) -> Orders:
+    """Return the orders of a run's user, each of which is checked against the run's configuration."""
+    return Orders(store, lambda spec: check(spec, run.config))
+
+
+def _fresh(
+    run: Run,
+    store: Any,
+    phase_ids: Any,
+    lock: Any,
+    init_from: Path | None,
+    orders: OrderStore | None,
+    check_order: CheckOrder,
+) -> Opening:
     state = jax.device_get(run.initial_state())
     if init_from is not None:
         state = _adopt(init_from, state)
     ledger = Ledger(run.config.workload)
     reason = "start" if init_from is None else "init_from"
-    return Opening(run, state, ledger, 0, reason, 0, False, 0.0, 0.0, [], 0, 0, (), (), (), store, phase_ids, lock)
+    return Opening(
+        *(run, state, ledger, 0, reason, 0, False, 0.0, 0.0, [], 0, 0, (), (), ()),
+        *(orders_of(run, orders, check_order), store, phase_ids, lock),
+    )
 
 
 def _adopt(init_from: Path, state: TrainState) -> TrainState:
     """Return `state` with the parameters, optax and model state of another run."""
     check_init_from(init_from)
-    with WorkdirLock(init_from):  # a run that is still writing there is left alone
-        restored = CheckpointStore(init_from / CHECKPOINTS, run=read_identity(init_from)).newest(state)
+    with WorkdirLock(init_from) as lock:  # a run that is still writing there is left alone
+        store = CheckpointStore(init_from / CHECKPOINTS, run=read_identity(init_from), fence=lock.check)
+        restored = store.newest(state)
     if restored is None:
         raise ResumeError(f"init_from names {init_from}, which holds no checkpoint; name a run that has saved one")
     found = restored.state
@@ -249,7 +301,14 @@ def _adopt(init_from: Path, state: TrainState) -> TrainState:
 
 
 def _resumed(
-    run: Run, workdir: Path, store: CheckpointStore, lock: WorkdirLock, restored: Restored, alive: bool
+    run: Run,
+    workdir: Path,
+    store: CheckpointStore,
+    lock: WorkdirLock,
+    restored: Restored,
+    alive: bool,
+    orders: OrdersFile,
+    check_order: CheckOrder,
 ) -> Opening:
     record = restored.run
     check_record(record, restored.ledger, f"checkpoint {restored.step} in {workdir / CHECKPOINTS}")
@@ -274,7 +333,11 @@ def _resumed(
     known = known if before == run.config.unit_size else 0
     lost = 0 if alive else max(0, known - restored.units)
     ledger.rolled_back += lost
+    orders_kept, orders_dropped = kept_orders(orders.read(), orders.told_plan, run.config, check_order)
+    if orders_kept != orders.read():
+        orders.write(orders_kept)
     if not alive:
+        lock.check()
         apply_log.forget(workdir / apply_log.APPLY_LOG, record["sequence"])
     return Opening(
         run=run,
@@ -291,10 +354,12 @@ def _resumed(
         known=known if alive else 0,
         quarantined=restored.quarantined,
         detours=rescaled(kept, lambda units: _units(run, before, units)),
+        orders=orders_of(run, orders, check_order),
         given_up=tuple(_units(run, before, start) for start, stop in told if (start, stop) not in kept),
         store=store,
-        phase_ids=PhaseNumberFile(workdir),
+        phase_ids=PhaseNumberFile(workdir, lock.check),
         lock=lock,
+        orders_dropped=orders_dropped,
     )
 
 

@@ -51,17 +51,26 @@ def test_the_death_of_a_process_that_was_replaced_already_changes_nothing():
     assert units_of(lease(chief, phase, 1, incarnation=2)) == units
 
 
+def test_the_death_of_a_former_process_with_the_same_number_on_another_host_changes_nothing():
+    chief = make_chief(num_workers=2)
+    phase = begin(chief)
+    chief.service.register(hello(1, pid=101, restart_count=1))
+    units = units_of(lease(chief, phase, 1, incarnation=2))
+    chief.service.role_lost(RoleEvent("worker", 1, 101, "host 1 is lost", 0.0, restart_count=0))
+    assert units_of(lease(chief, phase, 1, incarnation=2)) == units
+
+
 def test_a_chief_that_was_silent_itself_judges_nobody_before_it_has_listened_again():
     clock = ManualClock()
     chief = make_chief(num_workers=2, clock=clock, lease_secs=3.0)
     begin(chief)
     clock.advance(100.0)
-    chief.control.expire()
-    assert chief.control.missing_workers() == []
+    chief.control.members.expire()
+    assert chief.control.members.missing_workers() == []
     for _ in range(7):
         clock.advance(0.5)
-        chief.control.expire()
-    assert chief.control.missing_workers() == [0, 1]
+        chief.control.members.expire()
+    assert chief.control.members.missing_workers() == [0, 1]
 
 
 def test_a_silent_worker_is_lost_when_its_lease_runs_out_and_not_before():
@@ -71,14 +80,14 @@ def test_a_silent_worker_is_lost_when_its_lease_runs_out_and_not_before():
     lease(chief, phase, 1)
     for _ in range(5):
         clock.advance(0.5)
-        chief.control.expire()
+        chief.control.members.expire()
     clock.advance(0.4)
     chief.service.report(Report("worker", 0, 1, phase.id))
-    chief.control.expire()
-    assert chief.control.missing_workers() == []
+    chief.control.members.expire()
+    assert chief.control.members.missing_workers() == []
     clock.advance(0.2)
-    chief.control.expire()
-    assert chief.control.missing_workers() == [1]
+    chief.control.members.expire()
+    assert chief.control.members.missing_workers() == [1]
     (lost,) = chief.control.take_reports().lost
     assert (lost.id, lost.reason) == (1, "no sign of life for 3 s")
 
@@ -89,9 +98,9 @@ def test_a_worker_that_is_lost_before_the_run_began_is_waited_for_until_its_next
     chief.service.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
     chief.service.role_started(RoleEvent("worker", 1, 500, "restart after signal SIGKILL", 0.0))
     chief.state.waits.raise_failure()
-    assert chief.control.missing_workers() == [1]
+    assert chief.control.members.missing_workers() == [1]
     chief.service.register(hello(1, pid=500, restart_count=1))
-    assert chief.control.missing_workers() == []
+    assert chief.control.members.missing_workers() == []
 
 
 def test_a_process_in_the_place_of_another_is_news_and_a_first_one_is_not():
@@ -108,7 +117,7 @@ def test_a_worker_that_is_lost_before_it_came_to_a_restarted_chief_is_waited_for
     chief.control.adopt(None)
     chief.service.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
     chief.state.waits.raise_failure()
-    assert chief.control.missing_workers() == [0, 1]
+    assert chief.control.members.missing_workers() == [0, 1]
 
 
 def test_a_new_process_that_is_lost_before_it_came_costs_a_running_phase_nothing():
@@ -117,7 +126,7 @@ def test_a_new_process_that_is_lost_before_it_came_costs_a_running_phase_nothing
     chief.service.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
     chief.service.role_lost(RoleEvent("worker", 1, 500, "signal SIGKILL", 0.0))
     chief.state.waits.raise_failure()
-    assert chief.control.missing_workers() == [1]
+    assert chief.control.members.missing_workers() == [1]
     assert [lost.pid for lost in chief.control.take_reports().lost] == [101, 500], "the record is to name both"
 
 
@@ -138,7 +147,7 @@ def test_an_earlier_life_cannot_come_back():
     chief.service.register(hello(1, pid=500, restart_count=2))
     with pytest.raises(StaleIncarnation, match="worker 1 speaks as incarnation 2, but incarnation 3"):
         chief.service.register(hello(1, pid=400, restart_count=1))
-    chief.service.role_lost(RoleEvent("worker", 1, 500, "exit code -9", 0.0))
+    chief.service.role_lost(RoleEvent("worker", 1, 500, "exit code -9", 0.0, restart_count=2))
     with pytest.raises(StaleIncarnation, match="its lease has expired"):
         chief.service.register(hello(1, pid=500, restart_count=2))
 

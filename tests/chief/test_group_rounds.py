@@ -43,6 +43,14 @@ def test_group_rounds_are_numbered_in_one_order_and_say_what_was_applied_by_then
     assert meet(grouping, 0, 1, (4, 10)) == reply
 
 
+def test_units_of_a_worker_that_still_serves_count_with_its_group() -> None:
+    grouping = grouping_of("adpsgd", num_workers=4, applied=((0, 4),))
+    for worker in (1, 2, 3):
+        meet(grouping, worker, 1, (4 + worker, 0), serves=1)
+    reply = meet(grouping, 0, 1, (4, 0))
+    assert reply is not None and (len(reply.members), reply.units) == (2, 4 + 2)
+
+
 def test_a_repeated_request_changes_nothing_whenever_it_comes() -> None:
     grouping = grouping_of()
     for _ in range(3):
@@ -81,6 +89,44 @@ def test_updates_are_kept_only_where_somebody_wants_them() -> None:
         meet(grouping, 0, number, (number, number - 1))
     reply = meet(grouping, 0, 4, last=True)
     assert reply is not None and reply.is_full_sync and reply.updates == ()
+
+
+def test_a_member_whose_own_group_stands_behind_is_told_to_come_again() -> None:
+    grouping = grouping_of("preduce(buffer=false,division=false,slowdown=0)")
+    assert meet(grouping, 0, 1) is None
+    reply = meet(grouping, 1, 1)
+    assert reply is not None and reply == GroupReply((0, 1), (), 1, 0, again=True)
+    assert grouping.answer(request(0, 1)) == replace(reply, again=False)
+
+
+PAIRS = "adpsgd"
+
+
+def test_a_worker_that_serves_averages_with_who_asks_until_it_has_come_itself() -> None:
+    grouping = grouping_of(PAIRS)
+    serving = request(1, 1, (3, 0), serves=1)
+    assert meet(grouping, 1, 1, (3, 0), serves=1) is None
+    reply = meet(grouping, 0, 1)
+    assert reply == GroupReply((0, 1), (), 1, 1) == grouping.answer(serving)
+    assert meet(grouping, 1, 1, serves=2) is None
+    assert meet(grouping, 1, 1) is None, "its own group"
+    assert grouping.answer(request(1, 1, serves=2)) == GroupReply((), over=True)
+    assert meet(grouping, 1, 1, serves=3) == GroupReply((), over=True), "begun too late"
+    assert grouping.answer(serving) == reply, "a lost answer is given again"
+    assert grouping.waited_for(5.0) == {0: 5.0}
+
+
+def test_what_a_worker_tells_twice_is_logged_once_and_in_its_order() -> None:
+    grouping = grouping_of(PAIRS)
+    meet(grouping, 1, 1, (3, 0), serves=1, logs=True)
+    meet(grouping, 1, 1, (3, 0), logs=True)
+    meet(grouping, 1, 1, (3, 0), serves=1, logs=True)
+    meet(grouping, 0, 1, (7, 0), (5, 0), logs=True)
+    grouping.synchronise(1.0)
+    meet(grouping, 1, 2, (4, 1), logs=True)
+    reply = meet(grouping, 0, 2, logs=True)
+    assert reply is not None and reply.updates[0].units == (7, 5, 3) and reply.updates[0].slots == (0, 0, 1)
+    assert sorted(unit for update in reply.updates for unit in update.units) == [3, 4, 5, 7]
 
 
 def test_who_is_waited_for_is_who_has_not_come_and_since_when() -> None:
@@ -140,6 +186,14 @@ def test_a_worker_without_units_is_called_to_a_full_synchronisation() -> None:
     assert reply is not None and reply.is_full_sync and reply.members == (0, 1, 2, 3)
 
 
+def test_a_worker_that_gets_units_is_called_before_it_computes_them() -> None:
+    chief = make_chief()
+    phase = begin(chief)
+    chief.control.call_together()
+    reply = lease(chief, phase, 0)
+    assert reply.ranges and reply.join_group
+
+
 def test_a_broken_phase_ends_a_wait_for_a_group() -> None:
     chief = make_chief()
     phase = begin(chief)
@@ -166,6 +220,9 @@ def test_whoever_is_told_to_wait_hears_for_whom() -> None:
         ({"number": 0}, "group round 0; count from 1"),
         ({"applied": (AppliedUnit(99, 0),)}, "unit 99"),
         ({"dropped": ((-1, "non_finite"),)}, "unit -1"),
+        ({"average_secs": -1.0}, "took -1 s"),
+        ({"serves": -1}, "serves -1 groups of others; count from 1"),
+        ({"serves": 2, "last": True}, "serves 2 groups of others though it is done"),
     ],
 )
 def test_a_group_round_that_cannot_be_is_refused_with_what_it_says(fields, named: str) -> None:

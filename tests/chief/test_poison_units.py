@@ -55,13 +55,19 @@ def test_one_process_counts_once_and_only_at_the_unit_that_it_was_at():
     assert suspects.record(end(0, RAISED, pid=8)) is not None, "the same worker's next process"
 
 
+def test_processes_with_one_number_on_two_hosts_are_two():
+    suspects = PoisonUnits()
+    assert suspects.record(end(0, RAISED, pid=7)) is None
+    assert suspects.record(end(1, RAISED, pid=7)) is not None
+
+
 def test_a_restarted_chief_that_is_told_again_convicts_at_the_second_process():
     """The first chief was told of worker 0's end, and died."""
     chief = Chief(RunState(Ledger(20, issued=20), 2, "schema", SYSTEM_CLOCK, restarted=True))
     chief.service.role_lost(end(0, RAISED))
     chief.service.register(hello(0, pid=500, restart_count=1))
     chief.service.role_lost(end(0, RAISED))
-    assert chief.control.missing_workers() == [1], "its next process is not taken for it"
+    assert chief.control.members.missing_workers() == [1], "its next process is not taken for it"
     chief.service.role_lost(end(1, CRASHED))
     assert [found.unit for found in chief.control.take_reports().quarantined] == [17]
 

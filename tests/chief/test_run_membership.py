@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS
-from hybridsync.chief.run_membership import SERVER_LEASE_SECS, RunMembership
+from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS, SERVER_LEASE_SECS, RunMembership
 from hybridsync.core.errors import RoleLost
 from hybridsync.interfaces.messages import RoleState
 from tests.roles import hello, phase_of

@@ -58,7 +58,7 @@ def test_what_is_said_of_an_earlier_phase_is_not_judged():
 def test_a_straggler_that_is_lost_is_one_no_longer():
     chief = judging_chief()
     report_windows(chief, begin(chief, "asp"), 4)
-    chief.control.evict(2, "it said nothing")
+    chief.control.members.evict(2, "it said nothing")
     assert chief.control.stragglers() == ()
 
 

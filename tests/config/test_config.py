@@ -14,6 +14,7 @@ from hybridsync.config import (
     CheckpointConfig,
     EmulationConfig,
     OptimizerConfig,
+    PolicyConfig,
     RunConfig,
     ScheduleConfig,
     Slowness,
@@ -94,6 +95,14 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: EmulationConfig(port_bytes_per_sec=-1.0), "emulation.port_bytes_per_sec must be above 0 or none"),
     (lambda: EmulationConfig(port_bytes_per_sec=math.inf), "emulation.port_bytes_per_sec must be finite, got inf"),
     (lambda: EmulationConfig(latency_secs=-0.001), "emulation.latency_secs must be 0 or more, got -0.001"),
+    (
+        lambda: PolicyConfig(detector="paper", detector_floor=0.8),
+        "policy.detector_floor must be left out with policy.detector=paper, got 0.8",
+    ),
+    (
+        lambda: RunConfig(workload=400, workers=4, policy=PolicyConfig(detector_consecutive=11)),
+        "policy.detector_consecutive must be at most 10, as many windows as each of 4 workers has, got 11",
+    ),
     (
         lambda: replace(CONFIG, emulation=EmulationConfig(stragglers="worker=4,delay_ms=3")),
         "emulation.stragglers must be about workers 0 to 3, got 4",

@@ -22,7 +22,7 @@ def renames_without_fsync(patch: pytest.MonkeyPatch) -> None:
             durable.sync_directory(folder)
         return 1
 
-    def write_unsynced(path, text):
+    def write_unsynced(path, text, fence=durable.unfenced):
         temporary = Path(path).with_name(f".{Path(path).name}.tmp")
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)

@@ -90,6 +90,28 @@ def test_a_kill_at_any_call_of_a_reservation_hands_no_phase_out_twice(victim, tm
 
 
 @pytest.mark.parametrize("mode", ["ENOSPC", "EIO", "full"])
+def test_a_refusal_at_any_call_of_taking_the_lock_is_named_and_leaves_it_free(victim, tmp_path, mode):
+    at = 0
+    for at in numbers(1):
+        answer = victim.ask("lock_with_fault", folder=tmp_path / str(at), mode=mode, at=at)
+        if answer["calls"] < at:
+            break
+        assert answer["error"] or mode == "full"
+    assert at == 5, "open, truncate, write, fsync"
+
+
+@pytest.mark.parametrize("mode", ["ENOSPC", "EIO", "full"])
+def test_a_refusal_at_any_call_of_a_beat_costs_beats_and_not_the_lock(victim, tmp_path, mode):
+    at = 0
+    for at in numbers(1):
+        answer = victim.ask("beat_with_fault", folder=tmp_path / str(at), mode=mode, at=at)
+        if answer["calls"] < at:
+            break
+        assert answer["refused"] or mode == "full"
+    assert at == 7, "open, write, fsync of each of two beats"
+
+
+@pytest.mark.parametrize("mode", ["ENOSPC", "EIO", "full"])
 def test_a_refusal_at_any_call_of_the_apply_log_loses_no_update(victim, tmp_path, mode):
     at = 0
     for at in numbers(1):

@@ -19,9 +19,12 @@ from typing import Any
 from hybridsync import CheckpointConfig, EmulationConfig
 from hybridsync.core.errors import CheckpointError, HybridSyncError, WorkdirError
 from hybridsync.storage import apply_log
-from hybridsync.storage.apply_log import Entry, FileApplyLog
+from hybridsync.storage.apply_log import FileApplyLog
+from hybridsync.storage.apply_log_entries import Entry
 from hybridsync.storage.checkpoints import CheckpointStore
-from hybridsync.storage.durable import PhaseNumberFile
+from hybridsync.storage.durable import LOCK_FILE, PhaseNumberFile, WorkdirLock
+from hybridsync.storage.lock_beats import BEAT_FILE, Beats
+from hybridsync.storage.lock_record import LockRecord
 from hybridsync.telemetry.metrics import Metrics
 from tests.disk import bugs, oracle
 from tests.disk.faultfs import FaultyDisk
@@ -69,6 +72,58 @@ def reserve_with_fault(disk: FaultyDisk, folder: str, mode: str, at: int, before
     calls = disk.disarm()
     oracle.check_phase_ids(path, promised)
     return {"calls": calls, "error": error}
+
+
+def lock_with_fault(disk: FaultyDisk, folder: str, mode: str, at: int) -> dict[str, Any]:
+    """Take a workdir's lock and give it back, with a fault at one call; then take it again.
+
+    The beats have a thread of their own: they beat on the good disk, before and after, so that calls are counted in
+    one order.
+    """
+    path = Path(folder)
+    path.mkdir()
+    (path / LOCK_FILE).touch()
+    error, lock, start = "", WorkdirLock(path), Beats.start
+    disk.arm(path, mode, at)
+    try:
+        Beats.start = lambda self: None
+        lock.acquire()
+        lock.check()
+    except WorkdirError as failure:
+        error = str(failure)
+        assert REASONS[mode] in error, error
+    finally:
+        calls = disk.disarm()
+        Beats.start = start
+    if not error:
+        lock._beats = None  # it never began
+        lock.release()
+    with WorkdirLock(path) as again:
+        again.check()
+        record = LockRecord.parse((path / LOCK_FILE).read_bytes())
+        assert record is not None and record.pid == os.getpid(), f"the lock names {record}"
+    assert (path / LOCK_FILE).read_bytes() == b"" and not (path / BEAT_FILE).exists(), "something was left behind"
+    shutil.rmtree(path)
+    return {"calls": calls, "error": error}
+
+
+def beat_with_fault(disk: FaultyDisk, folder: str, mode: str, at: int) -> dict[str, Any]:
+    """Beat twice with a fault at one call; the next beat is told."""
+    path = Path(folder)
+    path.mkdir()
+    beats = Beats(path, "5eed", 0o600, lambda: None)
+    refused = 0
+    disk.arm(path, mode, at)
+    for count in (1, 2):
+        try:
+            beats._write(count)
+        except OSError as failure:
+            assert REASONS[mode] in str(failure), failure
+            refused += 1
+    calls = disk.disarm()
+    beats._write(3)
+    assert (path / BEAT_FILE).read_bytes() == b"5eed %020d\n" % 3
+    return {"calls": calls, "refused": refused}
 
 
 def log_with_fault(disk: FaultyDisk, folder: str, mode: str, at: int) -> dict[str, Any]:
@@ -229,6 +284,7 @@ ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     action.__name__: action
     for action in (
         *(save_with_fault, reserve_with_fault, log_with_fault, killed_save, killed_reserve),
+        *(lock_with_fault, beat_with_fault),
         *(journal_saves, journal_phase_ids, journal_fallback, fall_back_with_fault, train_on_full_disk),
     )
 }

@@ -80,3 +80,34 @@ def test_a_collective_that_nobody_knows_is_named(tmp_path: Path, collective: Any
         f"the events of {tmp_path} say that the run's collective was {collective!r}, which is none of host, shm; "
         "restore events.jsonl, or replay with the version that ran it"
     )
+
+
+@pytest.mark.parametrize("newest", [[], [0]], ids=["older version", "this version"])
+def test_a_push_whose_newest_version_an_older_version_did_not_log_is_refused(tmp_path: Path, newest: list[int]) -> None:
+    workdir = record(tmp_path, protocol="psplus")
+    update = json.loads((workdir / "apply_log").read_text())
+    update["stepped"] = [[0, 1, 0, 0, 3, *newest]]  # worker, incarnation, restart count, base, units
+    (workdir / "apply_log").write_text(json.dumps(update) + "\n")
+    if newest:
+        assert read_record(workdir).phases
+        return
+    with pytest.raises(WorkdirError, match=r"update 1 in phase 1 .*an older version .* replay it with that version"):
+        read_record(workdir)
+
+
+def test_a_phase_is_gone_on_from_by_the_next_one_with_updates_and_not_by_one_that_was_lost(tmp_path: Path) -> None:
+    """Phase 2 began from what phase 1 left at its end; that died, and phase 3 went on from a checkpoint before it."""
+    workdir = record(tmp_path, protocol="localsgd", fingerprint="start")
+    first = json.loads((workdir / "apply_log").read_text()) | {"stepped": [[0, 1, 0, 0, 3, 0]]}
+    then = first | {"phase": 3, "sequence": 2, "units": [3, 4, 5], "base": 1, "stepped": [[0, 1, 0, 1, 3, 0]]}
+    left = {"phase": 1, "sequence": 1, "left": [[0, 1]]}
+    lines = [first, left, then, {"phase": 3, "sequence": 2, "left": [[0, 1]]}]
+    (workdir / "apply_log").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    entered = [
+        {**ENTERED, "protocol": "localsgd", "phase": phase, "units": units, "fingerprint": fingerprint}
+        for phase, units, fingerprint in [(1, 0, "start"), (2, 3, "lost"), (3, 3, "kept"), (4, 6, "lost, too")]
+    ]
+    events = [STARTED, *entered, {"kind": "run_finished", "phase": 4, "exit": "completed"}]
+    (workdir / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    phases = read_record(workdir).phases
+    assert [(phase.number, phase.left, phase.after) for phase in phases] == [(1, ((0, 1),), "kept"), (3, ((0, 1),), "")]

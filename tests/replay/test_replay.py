@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 
 from hybridsync.config import RunConfig, apply_overrides, load_config, restore_values
-from hybridsync.core.errors import ConfigError, HybridSyncError, ResumeError, RoleLost, WorkdirError
+from hybridsync.core.errors import ConfigError, HybridSyncError, NotRunning, ResumeError, RoleLost, WorkdirError
 from hybridsync.replay.logged_run import read_record
 from hybridsync.replay.verdict import Replayed, compare, replay
 from hybridsync.runtime.fork_server_client import ForkServerClient
 from hybridsync.storage.apply_log import APPLY_LOG
 from hybridsync.storage.checkpoints import CheckpointStore
+from hybridsync.telemetry.events import read_events
 from hybridsync.trainer import Trainer
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.compiled_programs import Parameters
@@ -98,6 +99,26 @@ def test_a_run_whose_mesh_dropped_units_replays_bit_for_bit(spoiled: tuple[Path,
     assert found.difference is None, str(found)
 
 
+def test_a_run_that_its_user_switched_replays_bit_for_bit(tmp_path: Path) -> None:
+    workdir = tmp_path / "run"
+    ordered = trainer(workdir, "bsp:80%,asp", "emulation.compute_secs=0.05")
+    orders = ["ssp(staleness=2)"]  # once: the later stage goes by the plan
+
+    def order(metrics: object) -> None:
+        if orders:
+            ordered.switch(orders.pop(), "to see it")
+
+    ordered.add_hook(order, every=20)
+    assert ordered.fit().completed
+    record = read_record(workdir)
+    assert [phase.spec for phase in record.phases] == ["bsp", "ssp(staleness=2)", "asp"]
+    assert [event["reason"] for event in read_events(workdir, "switch")] == ["ordered", "planned"]
+    found = replayed(workdir)
+    assert found.difference is None, str(found)
+    with pytest.raises(NotRunning, match="fit is not under way"):
+        ordered.switch("asp")
+
+
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose lock-step members take 4, 4, 1 and 4 units of a step; its last step is short."""
@@ -122,6 +143,13 @@ def test_a_run_that_was_rebalanced_replays_bit_for_bit(tmp_path: Path) -> None:
     first, *rest = read_record(tmp_path).phases
     shares = next(phase.shares for phase in rest if phase.shares)
     assert not first.shares and shares[1] == 1 and max(shares) > 1
+    found = replayed(tmp_path)
+    assert found.difference is None, str(found)
+
+
+@pytest.mark.parametrize("plan", ["preduce", "adpsgd"])
+def test_a_run_in_groups_whose_rate_moves_replays_bit_for_bit(tmp_path: Path, plan: str) -> None:
+    assert trainer(tmp_path, plan, "optimizer.schedule.kind=cosine").fit().completed
     found = replayed(tmp_path)
     assert found.difference is None, str(found)
 

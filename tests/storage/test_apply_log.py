@@ -16,18 +16,8 @@ import pytest
 
 from hybridsync.interfaces.messages import GroupUpdate, Part
 from hybridsync.storage import apply_log
-from hybridsync.storage.apply_log import (
-    Entry,
-    FileApplyLog,
-    Left,
-    Stepped,
-    cut,
-    forget,
-    in_thread,
-    open_apply_log,
-    read,
-    records,
-)
+from hybridsync.storage.apply_log import FileApplyLog, cut, forget, in_thread, open_apply_log, read, records
+from hybridsync.storage.apply_log_entries import Entry, Left, Stepped
 
 DEADLINE_SECS = 30.0
 
@@ -462,7 +452,7 @@ def test_the_end_of_a_phase_stands_behind_its_last_update_and_is_cut_with_it(pat
 
 
 def test_whose_pushes_an_update_holds_is_read_as_it_was_written(path: Path) -> None:
-    pushes = Stepped(0, 1, 0, 3, 2), Stepped(3, 2, 1, 2, 1)
+    pushes = Stepped(0, 1, 0, 3, 2, 4), Stepped(3, 2, 1, 2, 1, 0)
     stepped = replace(entry(5), units=(8, 9, 4), base=2, weight=3.0, stepped=pushes)
     log = FileApplyLog(path)
     log.write(stepped)

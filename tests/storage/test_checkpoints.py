@@ -14,7 +14,7 @@ import optax
 import pytest
 from flax import nnx, struct
 
-from hybridsync.core.errors import CheckpointError, TaskError
+from hybridsync.core.errors import CheckpointError, TaskError, WorkdirTaken
 from hybridsync.storage.checkpoints import CheckpointStore, arrays, manifest
 from hybridsync.storage.checkpoints import store as store_module
 from hybridsync.training.buffer_layout import fingerprint
@@ -350,6 +350,63 @@ def test_what_a_killed_save_left_behind_is_ignored_and_removed(directory):
     assert store.steps() == (1, 2)
     assert save(store, make_state(3), 300) == 3
     assert not left.exists()
+
+
+class Fence:
+    """Is asked before whatever changes the directory; the workdir is another chief's from its `taken`-th answer on."""
+
+    def __init__(self, taken: int) -> None:
+        self.asked, self.taken = 0, taken
+
+    def __call__(self) -> None:
+        self.asked += 1
+        if self.asked >= self.taken:
+            raise WorkdirTaken("another chief has it")
+
+
+def test_a_chief_whose_workdir_was_taken_leaves_what_another_one_is_saving(directory):
+    (directory / "partial" / "3.1.another").mkdir(parents=True)
+    with pytest.raises(WorkdirTaken):
+        save(CheckpointStore(directory, fence=Fence(taken=1)), make_state(3), 300)
+    assert (directory / "partial" / "3.1.another").is_dir()
+
+
+def test_a_step_whose_workdir_was_taken_while_it_was_written_gets_no_name(directory):
+    fence = Fence(taken=2)
+    with pytest.raises(WorkdirTaken):
+        save(CheckpointStore(directory, fence=fence), make_state(3), 300)
+    assert fence.asked == 2 and CheckpointStore(directory).steps() == (1, 2)
+
+
+def test_a_step_whose_files_another_chief_has_removed_is_no_failed_save(directory, monkeypatch):
+    def removed(path):
+        shutil.rmtree(directory / "partial")
+        (directory / "partial" / "3.1.another").mkdir(parents=True)
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(store_module, "sync_tree", removed)
+    with pytest.raises(WorkdirTaken):
+        save(CheckpointStore(directory, fence=Fence(taken=2)), make_state(3), 300)
+    assert (directory / "partial" / "3.1.another").is_dir()
+
+
+def test_old_steps_are_kept_by_whom_the_workdir_was_taken_from(directory):
+    fence = Fence(taken=3)
+    with pytest.raises(WorkdirTaken):
+        save(CheckpointStore(directory, keep=1, fence=fence), make_state(3), 300)
+    assert CheckpointStore(directory).steps() == (1, 2, 3)
+
+
+def test_a_damaged_step_is_moved_by_the_workdirs_chief_alone(directory):
+    (directory / "2" / "run" / "metadata").unlink()
+    with pytest.raises(WorkdirTaken):
+        CheckpointStore(directory, fence=Fence(taken=1)).newest(make_state())
+    assert CheckpointStore(directory).steps() == (1, 2) and not (directory / "2" / "reason.txt").exists()
+
+
+def test_two_stores_never_write_in_one_place(directory):
+    places = {CheckpointStore(directory)._unnamed(3) for _ in range(2)}
+    assert len(places) == 2
 
 
 @pytest.mark.parametrize(

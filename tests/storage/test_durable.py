@@ -1,4 +1,6 @@
 import contextlib
+import dataclasses
+import fcntl
 import itertools
 import json
 import os
@@ -8,10 +10,13 @@ import sys
 
 import pytest
 
-from hybridsync.core.errors import WorkdirError
+from hybridsync.core.errors import WorkdirError, WorkdirTaken
 from hybridsync.core.plan import PhaseId
-from hybridsync.storage import durable
+from hybridsync.core.process_start import boot_id
+from hybridsync.storage import durable, lock_beats, lock_record
 from hybridsync.storage.durable import PhaseNumberFile, WorkdirLock, make_directory, sync_tree, write_durable
+from hybridsync.storage.lock_beats import Beats
+from hybridsync.storage.lock_record import LockRecord
 
 
 @pytest.fixture
@@ -140,6 +145,15 @@ def test_a_second_holder_is_told_who_the_first_is(tmp_path):
         pass
 
 
+def test_a_command_that_asks_for_the_holder_keeps_no_run_from_starting(tmp_path, monkeypatch):
+    (tmp_path / "lock").touch()
+    asking = os.open(tmp_path / "lock", os.O_RDONLY)
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    monkeypatch.setattr(durable, "pause", lambda secs: os.close(asking))
+    with WorkdirLock(tmp_path):
+        pass
+
+
 HOLDER = """
 import sys
 from hybridsync.storage.durable import WorkdirLock
@@ -160,6 +174,116 @@ def test_a_killed_holder_frees_the_workdir(tmp_path):
         holder.wait(timeout=10)
         with WorkdirLock(tmp_path):
             pass
+
+
+THERE = LockRecord(7, "there", 12, "another-boot", "5eed")
+
+
+@pytest.fixture
+def granted(tmp_path, monkeypatch):
+    """Return a workdir whose lock names a holder on another host, on a disk that grants it to everybody."""
+    monkeypatch.setattr(lock_record, "BEAT_SECS", 0.1)
+    monkeypatch.setattr(lock_beats, "BEAT_SECS", 0.02)
+    monkeypatch.setattr(durable, "_LOOK_SECS", 0.01)
+    (tmp_path / "lock").write_text(THERE.text())
+    return tmp_path
+
+
+def test_a_silent_holder_on_another_host_is_taken_from_and_the_user_is_told_of_the_wait(granted, monkeypatch):
+    waits, told = [], []
+    monkeypatch.setattr(durable, "pause", waits.append)
+    with WorkdirLock(granted, say=told.append) as lock:
+        lock.check()
+        record = LockRecord.parse((granted / "lock").read_bytes())
+        assert record is not None
+        assert (record.pid, record.boot, record.nonce) == (os.getpid(), boot_id().strip(), lock.held.nonce)
+    assert waits and set(waits) == {0.01}
+    assert [f"{granted} was left to process 7 on there" in text for text in told] == [True]
+    assert (granted / "lock").read_bytes() == b"" and not (granted / "beat").exists()
+
+
+def test_a_holder_on_another_host_that_beats_is_named_and_keeps_its_workdir(granted):
+    beats = Beats(granted, THERE.nonce, 0o600, lambda: None)
+    beats.start()
+    with pytest.raises(WorkdirError, match=r"in use by process 7 on there, which beats; this is process"):
+        WorkdirLock(granted).acquire()
+    beats.stop()
+    assert LockRecord.parse((granted / "lock").read_bytes()) == THERE
+
+
+@pytest.mark.parametrize("boot", [boot_id().strip(), ""], ids=["this boot", "older version"])
+def test_on_one_machine_the_kernel_decides_at_once(granted, monkeypatch, boot):
+    (granted / "lock").write_text(dataclasses.replace(THERE, boot=boot).text())
+    monkeypatch.setattr(durable, "pause", lambda secs: pytest.fail("it waits"))
+    with WorkdirLock(granted, say=lambda text: pytest.fail(text)):
+        pass
+
+
+def test_whose_lock_was_taken_over_neither_writes_nor_gives_it_back(granted):
+    with WorkdirLock(granted) as lock:
+        phase_ids = PhaseNumberFile(granted, lock.check)
+        first = phase_ids.reserve()
+        (granted / "lock").write_text(THERE.text())  # as the taker does
+        (granted / "beat").write_text("5eed")
+        with pytest.raises(WorkdirTaken, match=rf"names process 7 on there, and this is process {os.getpid()} on "):
+            lock.check()
+        with pytest.raises(WorkdirTaken):
+            phase_ids.reserve()
+        assert PhaseNumberFile(granted).read() == first
+        while lock.lost is None:
+            durable.pause(0.01)
+    assert LockRecord.parse((granted / "lock").read_bytes()) == THERE
+    assert sorted(os.listdir(granted)) == ["beat", "lock", "phase"]
+
+
+def test_a_lock_that_is_gone_or_names_nobody_is_no_longer_this_ones(tmp_path):
+    with WorkdirLock(tmp_path) as lock:
+        os.truncate(tmp_path / "lock", 0)
+        with pytest.raises(WorkdirTaken, match=r"lock names nobody, and this is"):
+            lock.check()
+        (tmp_path / "lock").unlink()
+        with pytest.raises(WorkdirTaken, match=r"lock names nobody"):
+            lock.check()
+
+
+def test_a_chief_holds_by_the_nonce_that_it_was_handed_not_by_what_the_file_says(tmp_path):
+    with WorkdirLock(tmp_path) as lock:
+        chief = WorkdirLock(tmp_path, durable.HeldLock(os.dup(lock.held.descriptor), lock.held.nonce))
+        chief.acquire()
+        chief.check()
+        chief.release()
+        lock.check()
+        (tmp_path / "lock").write_text(THERE.text())
+        late = WorkdirLock(tmp_path, durable.HeldLock(os.dup(lock.held.descriptor), lock.held.nonce))
+        late.acquire()
+        with pytest.raises(WorkdirTaken):
+            late.check()
+        late.release()
+
+
+def test_a_lock_taken_while_a_file_is_written_keeps_the_old_file(tmp_path):
+    write_durable(tmp_path / "note", "old")
+    answers = iter([None, WorkdirTaken("another chief has it")])
+
+    def fence():
+        if (answer := next(answers)) is not None:
+            raise answer
+
+    with pytest.raises(WorkdirTaken):
+        write_durable(tmp_path / "note", "new", fence)
+    assert (tmp_path / "note").read_text() == "old"
+    assert next(answers, None) is None, "asked before the temporary file is written, and before the rename"
+
+
+def test_a_disk_that_refuses_the_locks_record_is_named_and_the_lock_is_free(tmp_path, monkeypatch):
+    def refuse(descriptor, content, offset):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(WorkdirError, match=r"cannot lock .*lock: No space left"):
+        patch.setattr(os, "pwrite", refuse)
+        WorkdirLock(tmp_path).acquire()
+    with WorkdirLock(tmp_path):
+        pass
 
 
 def test_an_absent_workdir_is_refused(tmp_path):

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -161,8 +162,26 @@ def spoil_value(path: Path) -> None:
 
 def newer(path: Path) -> None:
     with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
     connection.close()
+
+
+def of_format_1(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE runs DROP COLUMN converged")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+
+
+def test_a_history_of_format_1_is_read_and_goes_on_with_where_runs_converged(path: Path) -> None:
+    with opened(path) as history:
+        history.record(JOB, WHERE, RUN)
+    of_format_1(path)
+    later = replace(RUN, seed=RUN.seed + 1, converged=0.875)
+    with opened(path) as history:
+        history.record(JOB, WHERE, later)
+    with opened(path) as history:
+        assert history.runs(JOB, WHERE) == [RUN, later]
 
 
 def other_program(path: Path) -> None:
@@ -182,7 +201,7 @@ DAMAGED = "the job history .* is damaged: .*; move it away or bring a copy back,
         (spoil_middle, DAMAGED),
         (cut_short, DAMAGED),
         (spoil_value, "the job history .* is damaged: row 1 of its runs holds other values than were written; move .*"),
-        (newer, "history.sqlite has format 2, this HybridSync reads format 1: use the version that wrote it"),
+        (newer, "history.sqlite has format 3, this HybridSync reads format 2: use the version that wrote it"),
         (other_program, "history.sqlite is no job history: its mark is 0, not"),
         (lambda path: path.write_bytes(b""), "history.sqlite is no job history"),
         (lambda path: (path.unlink(), path.mkdir()), "the job history .* cannot be used: unable to open"),

@@ -19,6 +19,7 @@ LINE = Metrics(
     workers={0: 1000.0, 3: 900.0},
     compute_secs={0: 0.75, 3: 0.875},
     wait_secs={0: 0.25, 3: 0.0},
+    sent_bytes={0: 640},
 )
 
 
@@ -43,6 +44,8 @@ def test_a_line_holds_exactly_the_promised_fields(tmp_path: Path) -> None:
         "workers": {"0": 1000.0, "3": 900.0},
         "compute_secs": {"0": 0.75, "3": 0.875},
         "wait_secs": {"0": 0.25, "3": 0.0},
+        "sent_bytes": {"0": 640},
+        "received_bytes": {},
     }
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from hybridsync.core.errors import WorkdirTaken
 from hybridsync.interfaces.reports import Span
 from hybridsync.telemetry.events import Elapsed
 from hybridsync.telemetry.timeline import Timeline
@@ -122,7 +123,7 @@ def test_a_timeline_without_spans_is_no_damage_to_a_resume(tmp_path: Path, caplo
 # --- sessions that are killed ---
 
 
-def _timeline(workdir: Path, offset: float = 0.0, **options: int) -> Timeline:
+def _timeline(workdir: Path, offset: float = 0.0, **options: Any) -> Timeline:
     return Timeline(workdir, Elapsed(ManualClock(now=0.0), offset=offset), **options)
 
 
@@ -208,3 +209,18 @@ def test_a_disk_that_refuses_the_part_ends_nothing(
     timeline.write()
     assert _starts(tmp_path) == [1, 2]
     assert caplog.text.count("Input/output error") == 1
+
+
+def test_whose_workdir_was_taken_over_leaves_the_timeline_and_its_part_to_the_other_chief(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fence() -> None:
+        raise WorkdirTaken("another chief has it")
+
+    timeline = _timeline(tmp_path, compact_above=20, per_stretch=4, fence=fence)
+    for second in range(100):
+        timeline.add("worker", 0, [_step(float(second))])
+    with pytest.raises(WorkdirTaken):
+        timeline.write()
+    assert os.listdir(tmp_path) == ["timeline.part"]
+    assert caplog.text.count("another chief has it") == 1

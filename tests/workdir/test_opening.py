@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,13 @@ import optax
 import pytest
 
 from hybridsync import EmulationConfig
-from hybridsync.core.errors import CheckpointError, DataError, OptimizerError, ResumeError, WorkdirError
+from hybridsync.core.errors import CheckpointError, DataError, OptimizerError, ResumeError, WorkdirError, WorkdirTaken
 from hybridsync.data.synthetic import SyntheticSource
+from hybridsync.interfaces.commands import Order
 from hybridsync.models import MLP
+from hybridsync.storage.durable import WorkdirLock
+from hybridsync.storage.lock_record import LockRecord
+from hybridsync.storage.orders_file import OrdersFile
 from hybridsync.trainer import Trainer
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.optimizer import Optimizer
@@ -52,8 +57,20 @@ def workdir(preempted, tmp_path) -> Path:
 
 
 def tree_of(workdir: Path) -> dict[str, bytes]:
-    paths = (path for path in sorted(workdir.rglob("*")) if path.is_file() and path.name != "lock")
+    paths = (path for path in sorted(workdir.rglob("*")) if path.is_file() and path.name not in ("lock", "beat"))
     return {str(path.relative_to(workdir)): path.read_bytes() for path in paths}
+
+
+def test_a_chief_that_is_started_again_when_another_host_has_the_workdir_changes_nothing(workdir):
+    """Its supervisor stood still meanwhile, and has handed it the nonce that it took the lock with."""
+    with WorkdirLock(workdir) as lock:
+        held = lock.held._replace(descriptor=os.dup(lock.held.descriptor))
+        (workdir / "lock").write_text(LockRecord(7, "there", 12, "another-boot", "5eed").text())
+        run = tally_trainer("bsp", WORKLOAD, workdir=workdir)._run
+        before = tree_of(workdir)
+        with pytest.raises(WorkdirTaken, match=r"names process 7 on there, and this is process"):
+            open_run(run, alive=True, held=held)
+        assert tree_of(workdir) == before
 
 
 def test_auto_starts_a_fresh_workdir_and_resumes_a_used_one(workdir):
@@ -141,6 +158,19 @@ def test_the_workers_and_the_rest_of_the_plan_may_change(workdir):
     assert is_exact(result.summary.final)
     assert result.summary.units.applied == WORKLOAD
     assert events_of(workdir, "phase_entered")[-1]["members"] == [0, 1]
+
+
+def test_an_order_that_the_resumed_run_has_no_room_for_is_dropped_and_said_so(workdir, capsys):
+    """The plan under which it was given named its protocol in a later stage."""
+    orders = (Order(1, "diloco", 4, stage=0), Order(2, "asp", 5))
+    OrdersFile(workdir, "bsp").write(orders)
+    assert tally_trainer("bsp", WORKLOAD, workdir=workdir, progress=True).fit().completed
+    (dropped,) = events_of(workdir, "order_dropped")
+    assert (dropped["number"], dropped["protocol"]) == (1, "diloco")
+    assert "keeps a momentum of its own" in dropped["why"]
+    assert [event["protocol"] for event in events_of(workdir, "phase_entered")] == ["bsp", "asp"]
+    assert [order.number for order in OrdersFile(workdir, "bsp").read()] == [2]
+    assert "the order to go on under diloco, given at unit 4, is dropped: diloco keeps" in capsys.readouterr().err
 
 
 def test_in_one_workdir_there_is_one_run_at_a_time(workdir):

@@ -12,6 +12,7 @@ import dataclasses
 import errno
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,11 +37,13 @@ from hybridsync.storage.checkpoints.manifest import (
 )
 from hybridsync.storage.durable import (
     FOLDER_MODE,
+    Fence,
     keep_private,
     make_directory,
     private,
     sync_directory,
     sync_tree,
+    unfenced,
     write_durable,
 )
 from hybridsync.training.buffer_layout import Layout, digest, first_difference, leaf_bytes
@@ -104,6 +107,7 @@ class CheckpointStore:
       keep: how many of the newest steps stay.
       run: identity of the run, which its steps carry: those of another are set aside. None takes and says none.
       clock: source of `SaveInfo.secs`.
+      fence: see `write_durable`.
 
     Raises:
       CheckpointError: the directory cannot be created or read.
@@ -116,11 +120,13 @@ class CheckpointStore:
         keep: int = 3,
         run: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        fence: Fence = unfenced,
     ) -> None:
         if keep < 1:
             raise CheckpointError(f"keep is {keep}; set it to 1 or more: the newest always stays")
         self._keep, self._run = keep, run
-        self._clock = clock
+        self._clock, self._fence = clock, fence
+        self._own = secrets.token_hex(4)
         self._files = StepFiles(_ITEMS)
         self._attempts = 0
         try:
@@ -140,8 +146,10 @@ class CheckpointStore:
         Raises:
           CheckpointError: the previous steps are intact, and this one is whole or absent; the message says why.
           TaskError: a leaf is not an array of numbers.
+          WorkdirTaken: by the fence; this step is absent, and nothing was removed.
         """
         started = self._clock.monotonic()
+        self._ask_fence()  # what lies in `partial/` may be another chief's
         self._clear()
         items = {"ledger": _json_object("ledger", ledger), "run": _json_object("run", run)}
         layout = Layout.of(state)
@@ -159,10 +167,12 @@ class CheckpointStore:
             with open(unnamed / MANIFEST_FILE, "w", encoding="utf-8", opener=private) as file:
                 file.write(manifest.text())
             num_bytes = sync_tree(unnamed)
+            self._fence()
             os.rename(unnamed, named)
             sync_directory(self._directory)
         except (*FAILURES, Damaged) as error:
             self._files.close()
+            self._ask_fence()  # its files may have been removed by the chief that has the workdir now
             self._clear()  # a full disk has other writers too
             raise CheckpointError(
                 f"checkpoint {step} at {units} units was not committed in {self._directory}: "
@@ -239,6 +249,7 @@ class CheckpointStore:
             if old:
                 (self._directory / PARTIAL).mkdir(mode=FOLDER_MODE, exist_ok=True)
             for step in old:
+                self._fence()
                 os.rename(self._directory / str(step), self._unnamed(step))
             if old:
                 sync_directory(self._directory)
@@ -247,12 +258,22 @@ class CheckpointStore:
         self._clear()
 
     def _unnamed(self, step: int) -> Path:
-        """Return a place in `partial/` that this process never used.
+        """Return a place in `partial/` that neither this store nor another chief's ever used.
 
-        When a write fails, TensorStore may still be busy with others: none of them may reach a later step's files.
+        When a write fails, TensorStore may still be busy with others: none of them may reach a later step's files. The
+        same goes for a chief that stood still in a save, while another one took the workdir over.
         """
         self._attempts += 1
-        return self._directory / PARTIAL / f"{step}.{self._attempts}"
+        return self._directory / PARTIAL / f"{step}.{self._attempts}.{self._own}"
+
+    def _ask_fence(self) -> None:
+        """Ask whether this process may still change the directory; a disk that does not tell fails by itself.
+
+        Raises:
+          WorkdirTaken: it may not.
+        """
+        with contextlib.suppress(OSError):
+            self._fence()
 
     def _clear(self) -> None:
         """Remove what is in `partial/`; what cannot be removed yet costs space only, and the next save tries again."""
@@ -272,10 +293,12 @@ class CheckpointStore:
         try:
             place = make_directory(folder) / source.name
             if source.is_symlink():  # what it points to is somebody else's
-                write_durable(make_directory(place) / REASON_FILE, reason + "\n")
+                write_durable(make_directory(place) / REASON_FILE, reason + "\n", self._fence)
+                self._fence()
                 os.rename(source, place / "link")
             else:
-                write_durable(source / REASON_FILE, reason + "\n")
+                write_durable(source / REASON_FILE, reason + "\n", self._fence)
+                self._fence()
                 os.rename(source, place)
             sync_directory(folder)
             sync_directory(self._directory)

@@ -1,0 +1,132 @@
+"""The run's members as the controller sees them: who is there, where, with what, and whose place is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hybridsync.chief.run_state import RunState
+from hybridsync.core.errors import RoleLost
+from hybridsync.interfaces.messages import RoleEvent, RoleState, StateVersion
+
+
+class MemberControl:
+    """Controls and reads the membership of a run for its controller.
+
+    Every method takes the run's lock.
+
+    Args:
+      state: of the run.
+    """
+
+    def __init__(self, state: RunState) -> None:
+        self._state, self._condition = state, state.condition
+
+    def evict(self, worker: int, reason: str) -> None:
+        """Treat a live worker as lost; whoever started its process is to end it."""
+        with self._condition:
+            self._state.evict("worker", worker, reason)
+
+    def miss(self, event: RoleEvent) -> None:
+        """Treat a process as lost that an earlier chief knew, and that has not come to this one."""
+        with self._condition:
+            if self._state.members.of(event.role).get(event.id) is None:
+                self._state.reports.lost.append(event)
+                self._state.end_process(event)
+
+    def expire(self) -> None:
+        """Treat roles whose lease has run out as lost (see `RunMembership.expire`)."""
+        with self._condition:
+            self._state.expire()
+
+    def role_states(self) -> dict[tuple[str, int], RoleState]:
+        """Return what live roles were in the middle of when they registered, by (role, id)."""
+        with self._condition:
+            return self._state.members.role_states()
+
+    def live_workers(self) -> tuple[int, ...]:
+        """Return the ids of live workers, ascending."""
+        with self._condition:
+            return self._state.members.workers.ids()
+
+    def num_live_servers(self) -> int:
+        """Return how many servers are registered."""
+        with self._condition:
+            return len(self._state.members.servers.ids())
+
+    def entering(self) -> tuple[int, ...]:
+        """Return the servers that said last that they fetch the state of a phase, ascending."""
+        with self._condition:
+            return tuple(sorted(self._state.members.entering))
+
+    def is_live(self, address: str) -> bool:
+        """Return whether a registered role serves there."""
+        with self._condition:
+            return self._state.members.is_live(address)
+
+    def address_of(self, role: str, role_id: int) -> str:
+        """Return where a live role serves its state.
+
+        Raises:
+          RoleLost: it is gone.
+        """
+        with self._condition:
+            return self._state.members.address_of(role, role_id)
+
+    def silent(self, secs: float) -> set[int]:
+        """Return live workers that have not been heard of for `secs`."""
+        with self._condition:
+            expired = self._state.members.workers.expired(self._state.clock.monotonic(), secs)
+            return {member.hello.id for member in expired}
+
+    def missing_workers(self) -> list[int]:
+        """Return slots without a live worker."""
+        with self._condition:
+            return self._state.members.missing_workers()
+
+    def num_awaited(self) -> int:
+        """Return how many workers the run waits for before it begins."""
+        with self._condition:
+            return self._state.members.num_awaited()
+
+    def num_expected(self) -> int:
+        """Return how many workers there are to be, but for those that come later."""
+        with self._condition:
+            return self._state.members.num_expected()
+
+    def num_needed(self) -> int:
+        """Return with how many workers a phase begins."""
+        with self._condition:
+            return self._state.members.num_needed()
+
+    def process_groups(self, workers: Iterable[int]) -> set[str]:
+        """Return the process groups that these workers have joined."""
+        with self._condition:
+            return self._state.members.process_groups(workers)
+
+    @property
+    def quarantined(self) -> dict[int, str]:
+        """Workers that take no part in this session of the run any more, and why."""
+        with self._condition:
+            return dict(self._state.members.quarantined)
+
+    @property
+    def all_quarantined(self) -> RoleLost | None:
+        """Error that ends the run when every worker is quarantined."""
+        with self._condition:
+            return self._state.members.all_quarantined()
+
+    def resting(self) -> dict[int, StateVersion]:
+        """Return workers between two phases that hold a state, with what they hold."""
+        with self._condition:
+            resting = self._state.members.resting
+            return {worker: held for worker, held in resting.items() if held is not None}
+
+    def unheard(self) -> list[int]:
+        """Return live workers outside the phase that have not said yet what they hold: they have just registered."""
+        with self._condition:
+            live = self._state.members.workers.ids()
+            return [
+                worker
+                for worker in self._state.phase_members.outside(live)
+                if worker not in self._state.members.resting
+            ]
