@@ -12,6 +12,9 @@ what asynchrony loses a hybrid wins back:
     8         .971 (.008)   .902 (.037)   .942 (.004), 59 %    .953 (.008), 74 %    6.9 points
     32        .966 (.008)   .919 (.022)   .947 (.013), 61 %    .953 (.004), 73 %    4.7 points
 
+The two hybrids do not say which order is better: one has 12.5 % of lock-step, the other 87.5 %. At equal shares
+lock-step first is (docs/reproduction.md).
+
 A single seed of the five lost 2.5 to 13.1 points with 8 workers, 2.5 to 6.7 with 32.
 
 These seeds were run once, when the job was chosen: schedule and work on random draws of a smaller program like it,

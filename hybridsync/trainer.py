@@ -27,7 +27,8 @@ from hybridsync.config.keywords import check_known
 from hybridsync.config.recipes import located
 from hybridsync.config.typing import annotations
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import ConfigError, HybridSyncError
+from hybridsync.core.errors import ConfigError, HybridSyncError, NotRunning
+from hybridsync.interfaces.commands import SwitchReply, SwitchRequest
 from hybridsync.phases.reporter import Hook
 from hybridsync.runtime.inprocess import InProcess
 from hybridsync.storage.durable import local_path
@@ -177,6 +178,22 @@ class Trainer:
         if chief is not None:
             chief.service.preempt()
 
+    def switch(self, protocol: str, why: str = "") -> SwitchReply:
+        """Have the `fit` under way go on under another protocol, for the rest of the plan's stage under way.
+
+        Args:
+          protocol: as in a plan, without a share.
+          why: for the event log.
+
+        Raises:
+          ConfigError: the protocol cannot be used; nothing has changed.
+          NotRunning: no `fit` is under way, or it is in no phase.
+        """
+        chief = self._chief  # read once: `fit` may end meanwhile
+        if chief is None:
+            raise NotRunning("this trainer's fit is not under way; switch while it is, for example in a hook")
+        return chief.service.switch(SwitchRequest(protocol, why))
+
     def fit(self) -> FitResult:
         """Train to the end of the workload, or go on where the workdir's checkpoint ends.
 
@@ -207,7 +224,12 @@ class Trainer:
             if run.workdir is None:
                 recorder = Recorder.null(clock, progress)
             else:
-                recorder = Recorder.open(run.workdir, clock, timeline=run.config.telemetry.timeline, progress=progress)
+                recorder = Recorder.open(
+                    *(run.workdir, clock),
+                    timeline=run.config.telemetry.timeline,
+                    progress=progress,
+                    fence=opening.fence,
+                )
             opened.callback(recorder.close)
             opening.announce(recorder, runtime="inprocess")
             runtime = InProcess(opening, recorder, clock, list(self._hooks))

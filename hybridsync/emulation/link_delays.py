@@ -7,9 +7,8 @@ several servers the primary stands for all of them: their ports together carry t
 
 Calls without a contribution or parameters are not kept waiting, nor are heartbeats, the hand-over of a state, or the
 optimizer states that workers take at a phase's start. Lock-step collectives and the averages of groups go from worker
-to worker, not through a server's port, and are as fast as the machine: where links are slow, the like of an
-asynchronous protocol is `bsp_server`, not `bsp`. What one worker alone is slowed by, it waits for itself there
-(`emulation/device.py`).
+to worker, over the same links and not through a server's port; each worker waits for those itself
+(`emulation/ring_delays.py`), as it does for what slows it alone (`emulation/device.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from hybridsync.config import AS_FAST, NO_STRAGGLERS, EmulationConfig, Slowness,
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock, pause
 from hybridsync.core.errors import ConfigError
 from hybridsync.emulation.link_model import SlowLinks, Transfer, Wire
+from hybridsync.emulation.ring_model import Rings
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.ports import Answer, ParameterPort
 
@@ -49,6 +49,20 @@ def emulated(
     return Wire(min(link, link_bytes_per_sec), shared, config.latency_secs, config.incast)
 
 
+def emulated_rings(config: EmulationConfig, bytes_per_sec: float = math.inf, latency_secs: float = 0.0) -> Rings:
+    """Return what the collectives of workers go through in a configuration, on a network that is no faster than this.
+
+    A ring goes through its members' own links, never through the port of a server.
+
+    Args:
+      config: what is emulated; None of a value is the network's own.
+      bytes_per_sec: of each worker's port in the network itself.
+      latency_secs: of each round in it.
+    """
+    link = bytes_per_sec if config.link_bytes_per_sec is None else config.link_bytes_per_sec
+    return Rings(min(link, bytes_per_sec), latency_secs + config.latency_secs, config.incast)
+
+
 def emulates_links(config: EmulationConfig) -> bool:
     """Return whether any push or pull of a run takes longer than this machine takes for it.
 
@@ -67,11 +81,17 @@ MOST_SECS = 30.0
 
 
 def check_speed(config: EmulationConfig, num_workers: int, num_servers: int, push_bytes: int, pull_bytes: int) -> None:
-    """Refuse emulated links on which workers would give up their calls as lost.
+    """Refuse emulated links on which workers would give up their calls as lost, or of which a part has no effect.
 
     Raises:
-      ConfigError: a push and a pull take too long, where all workers begin them together.
+      ConfigError: a push and a pull take too long, where all workers begin them together; or there is incast without a
+        port that transfers share.
     """
+    if config.incast and config.port_bytes_per_sec is None:
+        raise ConfigError(
+            f"emulation.incast is {config.incast:g}, but no emulated port is shared: emulation.port_bytes_per_sec is "
+            "none; give the servers a port, or leave incast out"
+        )
     slow: dict[int, list[Slowness]] = {}
     for one in Straggler.parse(config.stragglers):
         slow.setdefault(one.worker, []).append(one.slowness)

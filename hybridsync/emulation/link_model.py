@@ -50,8 +50,8 @@ class Wire:
         latency_secs: float = 0.0,
         incast: float = 0.0,
     ) -> None:
-        self.begin_push = _Direction(link_bytes_per_sec, port_bytes_per_sec, latency_secs, incast).begin
-        self.begin_pull = _Direction(link_bytes_per_sec, port_bytes_per_sec, latency_secs, incast).begin
+        self.begin_push = Direction(link_bytes_per_sec, port_bytes_per_sec, latency_secs, incast).begin
+        self.begin_pull = Direction(link_bytes_per_sec, port_bytes_per_sec, latency_secs, incast).begin
 
 
 class Transfer:
@@ -67,7 +67,7 @@ class Transfer:
 
     __slots__ = ("_behind", "_own", "_port", "ended", "finish")
 
-    def __init__(self, port: _Direction | None, finish: float, ended: float, own: float, behind: float) -> None:
+    def __init__(self, port: Direction | None, finish: float, ended: float, own: float, behind: float) -> None:
         self._port, self.finish, self.ended, self._own, self._behind = port, finish, ended, own, behind
 
     @property
@@ -86,18 +86,19 @@ class Transfer:
         self.ended, self._port = at, None
 
 
-class _Direction:
+class Direction:
     """One direction of a wire. Its time never goes back: what begins before the newest begin, begins then."""
 
-    __slots__ = ("_at", "_carried", "_incast", "_latency", "_link", "_port", "_under_way")
+    __slots__ = ("_at", "_carried", "_incast", "_latency", "_link", "_port", "_rates", "_under_way")
 
     def __init__(self, link: float, port: float, latency: float, incast: float) -> None:
         self._link, self._port, self._latency, self._incast = link, port, latency, incast
+        self._rates = [0.0]  # bytes a second of each of so many transfers, as far as that was asked
         self._under_way: list[Transfer] = []  # in the order of their ends
         self._at = 0.0  # when a transfer last began or ended
         self._carried = 0.0  # bytes of each transfer under way, counted from one begin on, at that time
 
-    def begin(self, now: float, num_bytes: int, slow: Slowness = AS_FAST) -> Transfer:
+    def begin(self, now: float, num_bytes: float, slow: Slowness = AS_FAST) -> Transfer:
         """Return the transfer that begins at `now`; the port is shared with it until its end."""
         if not num_bytes:
             return Transfer(None, 0.0, now, now, 0.0)
@@ -115,8 +116,9 @@ class _Direction:
     def end_of(self, transfer: Transfer) -> float:
         """Return when a transfer under way ends, if no other begins before that."""
         at, carried, left = self._at, self._carried, len(self._under_way)
+        rates = self._rates_up_to(left)
         for other in self._under_way:
-            at += (other.finish - carried) / self._rate(left)
+            at += (other.finish - carried) / rates[left]
             if other is transfer:
                 break
             carried, left = other.finish, left - 1
@@ -125,8 +127,9 @@ class _Direction:
     def _go_on(self, now: float) -> None:
         """End what ends up to `now`, by the very sums of `end_of`: who waited until such an end finds it past."""
         under_way, num_ended = self._under_way, 0
+        rates = self._rates_up_to(len(under_way))
         for transfer in under_way:
-            at = self._at + (transfer.finish - self._carried) / self._rate(len(under_way) - num_ended)
+            at = self._at + (transfer.finish - self._carried) / rates[len(under_way) - num_ended]
             if at > now:
                 break
             transfer.end(at)
@@ -134,15 +137,19 @@ class _Direction:
             num_ended += 1
         del under_way[:num_ended]
         if under_way:
-            self._carried += (now - self._at) * self._rate(len(under_way))
+            self._carried += (now - self._at) * rates[len(under_way)]
         else:
             self._carried = 0.0
         self._at = now
 
-    def _rate(self, num_transfers: int) -> float:
-        """Return the bytes a second of each of so many transfers."""
-        share = self._port / (num_transfers * (1.0 + self._incast * (num_transfers - 1)))
-        return share if share < self._link else self._link
+    def _rates_up_to(self, most: int) -> list[float]:
+        """Return the bytes a second of each of so many transfers, from none to at least `most`."""
+        rates = self._rates
+        while len(rates) <= most:
+            num_transfers = len(rates)
+            share = self._port / (num_transfers * (1.0 + self._incast * (num_transfers - 1)))
+            rates.append(share if share < self._link else self._link)
+        return rates
 
 
 def _finish(transfer: Transfer) -> float:

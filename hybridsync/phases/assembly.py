@@ -29,9 +29,9 @@ from hybridsync.phases.rejoining import Rejoining
 from hybridsync.phases.reporter import Reporter
 from hybridsync.phases.run_stage import RunStage
 from hybridsync.phases.save_schedule import SaveSchedule
-from hybridsync.phases.stage_timer import StageTimer
 from hybridsync.phases.stages import Stages
 from hybridsync.policies.online import Policy, policy_of
+from hybridsync.telemetry.switch_costs import StageTimer
 from hybridsync.training.run import Run
 
 LONG_UNIT_SECS = 6.0

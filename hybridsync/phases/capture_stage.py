@@ -16,7 +16,7 @@ from hybridsync.phases.progress_watchdog import SILENT_SHARE, ProgressWatchdog
 from hybridsync.phases.recovery import GONE, Reach
 from hybridsync.phases.reporter import Reporter
 from hybridsync.phases.save_schedule import SaveSchedule
-from hybridsync.phases.stage_timer import StageTimer
+from hybridsync.telemetry.switch_costs import StageTimer
 
 
 class CaptureStage:
@@ -118,7 +118,7 @@ class CaptureStage:
             self._pace.await_together(phase, self._tick, final=final)
         role, role_id = phase.mode.holder(phase.members)
         with Reach(self._control, f"the state of {role} {role_id} could not be captured"):
-            source = self._control.address_of(role, role_id)
+            source = self._control.members.address_of(role, role_id)
             if source == state.source:
                 state.source = GONE  # a holder has room for one snapshot: should this one fail, the last is lost too
             snapshot = self._holder_at(source).take_snapshot(phase.id, final)

@@ -92,7 +92,7 @@ class Controller:
             self._commit_newest()
         self._saving.collect(all_of_them=True)
         completed = self._control.num_applied >= self._workload
-        if not completed and (failure := self._control.all_quarantined) is not None:
+        if not completed and (failure := self._control.members.all_quarantined) is not None:
             raise failure
         return self._reporter.finish("completed" if completed else "preempted", None)
 

@@ -108,7 +108,7 @@ class ServerEntry:
     def _is_over(self, calls: Mapping[str, Future[StateVersion]]) -> bool:
         """Return whether nothing is left to wait for."""
         failed = any(call.done() and call.exception() is not None for call in calls.values())
-        lost = not all(map(self._control.is_live, calls))
+        lost = not all(map(self._control.members.is_live, calls))
         return failed or lost or self._is_broken() or self._control.preempted or all(c.done() for c in calls.values())
 
     def _is_broken(self) -> bool:
@@ -118,7 +118,7 @@ class ServerEntry:
         """Raise what has ended the wait, unless every server has entered."""
         if all(call.done() and call.exception() is None for call in calls.values()):
             return
-        if lost := [number for number, address in enumerate(calls) if not self._control.is_live(address)]:
+        if lost := [number for number, address in enumerate(calls) if not self._control.members.is_live(address)]:
             raise RoleLost(f"servers {lost} were lost while they entered phase {phase.id}")
         for call in calls.values():
             if call.done():
@@ -128,7 +128,7 @@ class ServerEntry:
         raise Preempted(f"asked to stop while servers enter phase {phase.id}; run the same command again")
 
     def _progress(self, phase: Phase, missing: list[int], num_bytes: int, waited: float) -> str:
-        entering = [number for number in missing if number in self._control.entering()]
+        entering = [number for number in missing if number in self._control.members.entering()]
         silent = [number for number in missing if number not in entering]
         text = f"phase {phase.id}: the hand-over of {num_bytes / 1e6:,.1f} MB has taken {waited:.0f} s"
         text += f", servers {entering} are fetching it" if entering else ""

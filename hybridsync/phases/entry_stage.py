@@ -21,9 +21,8 @@ from hybridsync.phases.progress_watchdog import ProgressWatchdog
 from hybridsync.phases.recovery import Reach
 from hybridsync.phases.reporter import Reporter
 from hybridsync.phases.schedule import Segment
-from hybridsync.phases.stage_timer import StageTimer
 from hybridsync.protocols.modes import SyncMode
-from hybridsync.telemetry.switch_costs import SWITCHED, commits_switch
+from hybridsync.telemetry.switch_costs import SWITCHED, StageTimer, commits_switch
 
 
 class EntryStage:
@@ -133,14 +132,15 @@ class EntryStage:
             servers=tuple(self._servers()) if mode.is_served else (),
             reason=self._state.reason,
             shares=self._policy_driver.shares(members) if mode.moves_together else (),
+            order=segment.order,
         )
 
     def _renew_process_group(self, mode: SyncMode) -> Mesh:
         """Have every worker start again in a new process group, and return a mesh of it."""
-        state = self._state
+        state, num_workers = self._state, len(self._control.members.live_workers())
         state.snapshot, state.source = self._process_groups.renew(state.snapshot, state.source)
         self._upkeep.take_fenced()
-        self._arrivals.await_all()
+        self._arrivals.await_again(num_workers)
         mesh = self._process_groups.mesh(self._policy_driver.members(), mode)
         assert mesh is not None, "a new process group has meshes"
         return mesh

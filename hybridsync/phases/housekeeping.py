@@ -50,7 +50,7 @@ class Housekeeping:
         This is the tick while servers enter a phase: they hear of lost workers once they have entered.
         """
         self._watchdog.progress()
-        self._control.expire()
+        self._control.members.expire()
         self._reporter.tick()
 
     def tick(self) -> None:
@@ -60,7 +60,7 @@ class Housekeeping:
           PhaseBroken: it could not be told.
         """
         self._watchdog.progress()
-        self._control.expire()
+        self._control.members.expire()
         self._pace.reclaim_tail(self._state.phase)
         if self._control.stamps()[0]:
             self._saving.training.set()

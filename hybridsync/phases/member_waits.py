@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 
 from hybridsync.chief.run_control import RunControl
 from hybridsync.config import RunConfig
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import Preempted, WaitTimeout
-from hybridsync.interfaces.messages import RoleEvent
+from hybridsync.interfaces.messages import Process, RoleEvent
 from hybridsync.protocols.modes import SyncMode
 
 TICK_SECS = 0.05
@@ -45,50 +45,60 @@ class MemberWaits:
           PhaseBroken: the phase under way lost somebody.
           WaitTimeout: a role did not come.
         """
-        self._await(self._control.num_awaited, self._config.servers)
+        self._await(self._control.members.num_awaited, self._config.servers)
 
-    def await_needed(self, mode: SyncMode) -> None:
-        """Wait until a phase can begin: with the workers that are left, and with every server where it is served.
+    def await_again(self, num_workers: int) -> None:
+        """Wait until so many workers are back that were started again, or as many as are left of them.
 
         Raises:
           Preempted, PhaseBroken, WaitTimeout: see `await_all`.
         """
-        self._await(lambda: 1, self._config.servers if mode.is_served else 0)
+        self._await(lambda: min(num_workers, self._control.members.num_expected()), self._config.servers)
 
-    def await_registrations(self, present: Mapping[tuple[str, int], int]) -> None:
+    def await_needed(self, mode: SyncMode) -> None:
+        """Wait until a phase can begin: with the fewest workers that it needs, and every server where it is served.
+
+        Raises:
+          Preempted, PhaseBroken, WaitTimeout: see `await_all`.
+        """
+        self._await(self._control.members.num_needed, self._config.servers if mode.is_served else 0)
+
+    def await_registrations(self, present: Iterable[Process]) -> None:
         """Wait until every role has been heard of, or none has come for SETTLE_SECS; give up who has not.
 
         A process that is stopped does not end by itself, and nobody would replace it.
 
         Args:
-          present: (role, id) -> process, of those that an earlier chief has seen.
+          present: processes that an earlier chief has seen.
         """
         known, since = 0, self._clock.monotonic()
         while self._clock.monotonic() - since < SETTLE_SECS:
-            heard = len(self._control.live_workers()) + self._control.num_live_servers()
+            heard = len(self._control.members.live_workers()) + self._control.members.num_live_servers()
             if heard >= self._config.workers + self._config.servers:
                 return
             if heard != known:
                 known, since = heard, self._clock.monotonic()
             self._control.wait_until(lambda: False, TICK_SECS)
-        for (role, role_id), pid in present.items():
+        for role, role_id, restart_count, pid in present:
             if role in ("server", "worker"):
                 reason = f"no sign of life for {SETTLE_SECS:g} s since the chief was restarted"
-                self._control.miss(RoleEvent(role, role_id, pid, reason, self._clock.wall()))
+                self._control.members.miss(
+                    RoleEvent(role, role_id, pid, reason, self._clock.wall(), restart_count=restart_count)
+                )
 
     def _await(self, num_workers: Callable[[], int], num_servers: int) -> None:
+        members = self._control.members
+
         def here() -> bool:
-            return (
-                len(self._control.live_workers()) >= num_workers() and self._control.num_live_servers() >= num_servers
-            )
+            return len(members.live_workers()) >= num_workers() and members.num_live_servers() >= num_servers
 
         now = self._clock.monotonic()
         deadline, say_at = now + START_DEADLINE_SECS, now + SAY_SECS
         while not self._control.watch(here, TICK_SECS):
             now = self._clock.monotonic()
             missing = (
-                f"workers {self._control.missing_workers()} have not registered; "
-                f"{self._control.num_live_servers()} of {self._config.servers} servers have"
+                f"workers {members.missing_workers()} have not registered; "
+                f"{members.num_live_servers()} of {self._config.servers} servers have"
             )
             if self._control.preempted:
                 raise Preempted(f"asked to stop while {missing}; run the same command again")

@@ -5,6 +5,9 @@ change by the one mechanism: other members or shares regroup, as for a join, and
 committed.
 A decision changes the schedule where the next phase is entered, and only if the stage is not done by then.
 
+What the run's user has ordered comes before all of this: for the rest of its stage the ordered protocol is what is
+entered, with everybody, and neither the policy nor the trigger is asked. It is a switch by the same mechanism.
+
 A restarted chief knows the detours from the last commit and from the phase that its roles are in; its detector, and so
 its policy, begin anew. A resumed run begins with its plan's stage and everybody; an early end that was decided before
 is handed in only while the configuration still asks for it (`schedule.resumed`).
@@ -18,6 +21,7 @@ from typing import Any
 from hybridsync.chief.run_control import RunControl
 from hybridsync.core.clock import Clock
 from hybridsync.core.units import Range
+from hybridsync.interfaces.commands import PENDING, Order
 from hybridsync.interfaces.phase import Phase
 from hybridsync.phases import state_machine
 from hybridsync.phases.reporter import Reporter
@@ -37,6 +41,9 @@ from hybridsync.policies.momentum import is_asynchronous
 from hybridsync.policies.online import Policy
 from hybridsync.policies.step_shares import of_members
 from hybridsync.training.run import Run
+
+KEEP_AGAIN_SECS = 1.0
+"""After so long the disk is asked again to keep what an order is bound to."""
 
 
 class PolicyDriver:
@@ -80,6 +87,7 @@ class PolicyDriver:
         workload = run.config.workload
         self._knee = Knee(max(1, workload // WINDOWS)) if run.config.policy.trigger == "knee" else None
         self._ends = False
+        self._keep_again = 0.0
         self._holds: Action = PLANNED
         self._wanted: Action = PLANNED
         self._episodes = Episodes()
@@ -89,22 +97,41 @@ class PolicyDriver:
 
     def change_of(self, phase: Phase) -> tuple[state_machine.Event, str] | None:
         """Return how the phase is to be left, and why: its members or its protocol are to change; None to stay."""
-        self._episodes.record(self._control.stragglers(), self._clock.monotonic())
+        now = self._clock.monotonic()
+        if now >= self._keep_again:
+            self._control.orders.keep()
+            self._keep_again = now + KEEP_AGAIN_SECS
+        self._episodes.record(self._control.stragglers(), now)
         if not self._control.stamps()[0] or self._reporter.switch_pending:
             return None
+        applied = self._control.num_applied  # read once: a report may end the run between two reads
+        if applied < phase.end_units and (order := self._order(applied)) is not None:
+            away = self.schedule.since is not None or self._holds != PLANNED
+            if order.spec != phase.spec or away:  # what a policy has changed ends with the order, too
+                return state_machine.Begin(), "ordered"
+            if order.stage == PENDING:  # what was ordered is under way already
+                self._control.orders.begin(self.schedule.stage(applied))
+            return self._join(phase)
         if self._passes_knee(phase):
             self._ends = True
             return state_machine.Begin(), "policy"
         self._holds = self._living(self._holds)
-        applied = self._control.num_applied  # read once: a report may end the run between two reads
         if units_left := self._units_left(phase, applied):
             self._wanted = self._living(self._ask(self._holds, applied, units_left))
             if self._wanted != self._holds:
                 away = isinstance(self._wanted, TemporaryProtocol) or isinstance(self._holds, TemporaryProtocol)
                 return (state_machine.Begin() if away else state_machine.Regroup()), "policy"
+        return self._join(phase)
+
+    def _join(self, phase: Phase) -> tuple[state_machine.Event, str] | None:
+        """Return that a lock-step phase is to go on with more members, if there are more."""
         if not phase.servers and set(self.members()) - set(phase.members):
             return state_machine.Regroup(), "join"
         return None
+
+    def _order(self, units: int) -> Order | None:
+        """Return what the run's user has ordered for the stage under way."""
+        return self._control.orders.of(self.schedule.stage(units))
 
     def _units_left(self, phase: Phase, applied: int) -> int:
         """Return the units that lock-step has still to do in the phase's stage; 0 where it is none of lock-step."""
@@ -128,6 +155,10 @@ class PolicyDriver:
         """Return what is entered at `units`, where the phase before it has ended, as decided."""
         self.schedule, self._ends = self._decided(units), False
         schedule = self.schedule.rolled_back(units)
+        if (order := self._control.orders.begin(schedule.stage(units))) is not None:
+            self.schedule, self._holds, self._wanted = schedule.end_detour(units), PLANNED, PLANNED
+            stage = self.schedule.stage(units)
+            return Segment(order.spec, self.schedule.end(stage), stage, order=order.number)
         if not schedule.spans[schedule.stage(units)].lock_step:
             self._wanted = PLANNED
         elif self._wanted == PLANNED:  # somebody may be slow where a stage begins, or is entered again
@@ -141,7 +172,7 @@ class PolicyDriver:
 
     def members(self) -> tuple[int, ...]:
         """Return who takes part in lock-step: who lives and is not left out; everybody where that is nobody."""
-        live, out = self._control.live_workers(), self._out(self._holds)
+        live, out = self._control.members.live_workers(), self._out(self._holds)
         return tuple(worker for worker in live if worker not in out) or live
 
     def shares(self, members: tuple[int, ...]) -> tuple[int, ...]:
@@ -153,7 +184,8 @@ class PolicyDriver:
 
     def left_out(self, phase: Phase) -> tuple[int, ...]:
         """Return the live workers that the policy leaves out of a phase."""
-        return tuple(w for w in self._control.live_workers() if w in self._out(self._holds) and w not in phase.members)
+        live, out = self._control.members.live_workers(), self._out(self._holds)
+        return tuple(worker for worker in live if worker in out and worker not in phase.members)
 
     def step_secs(self, phase: Phase) -> float:
         """Return for how long the first update of a phase computes; 0 while nobody was measured.
@@ -165,10 +197,20 @@ class PolicyDriver:
         return (min if phase.servers else max)(secs, default=0.0)
 
     def adopt(self, phase: Phase) -> None:
-        """Take up a phase that an earlier chief announced, which may be a detour of which no commit tells."""
+        """Take up a phase that an earlier chief announced, which may be a detour of which no commit tells.
+
+        The phase itself says whether it was ordered. What is bound to its stage does not: that may be a later order,
+        whose phase the earlier chief was about to announce.
+        """
         units = sum(stop - start for start, stop in phase.applied)
         self.schedule = schedule = self.schedule.rolled_back(units)
         span = schedule.spans[schedule.stage(units)]
+        self._control.orders.enter(schedule.stage(units))
+        if phase.order:
+            pending = self._control.orders.pending
+            if pending is not None and pending.number == phase.order:  # the disk had refused to keep its stage
+                self._control.orders.begin(schedule.stage(units))
+            return
         if phase.mode.is_served and span.lock_step and self._knee is not None:
             self.schedule = schedule.end_stage_early(units)
         elif phase.mode.is_served and span.lock_step:
@@ -212,7 +254,7 @@ class PolicyDriver:
         """Return an action without those who are gone: who takes the place of one is another."""
         if not isinstance(action, ExcludeWorkers):
             return action
-        out = tuple(worker for worker in action.workers if worker in self._control.live_workers())
+        out = tuple(worker for worker in action.workers if worker in self._control.members.live_workers())
         return ExcludeWorkers(out) if out else PLANNED
 
     @staticmethod
@@ -224,7 +266,7 @@ class PolicyDriver:
         view = View(
             now=self._clock.monotonic(),
             units_left=units_left,
-            live=self._control.live_workers(),
+            live=self._control.members.live_workers(),
             slow={worker: since for worker, since in self._episodes.slow.items() if worker in judged.flagged},
             units_per_sec=judged.units_per_sec,
             holds=holds,

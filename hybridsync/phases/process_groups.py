@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hybridsync.chief.run_control import RunControl
+from hybridsync.collectives.backend import NO_GROUP
 from hybridsync.collectives.device_choice import Mesh, Meshes
 from hybridsync.core.errors import HybridSyncError
 from hybridsync.interfaces.messages import Snapshot, StateVersion
@@ -13,6 +14,8 @@ from hybridsync.phases.recovery import CommittedSource, Reach
 from hybridsync.protocols.modes import SyncMode
 
 USED_UP = "every mesh of the process group has lost a member"
+APART = "the workers have joined different process groups"
+NONE = "the workers have joined no process group"
 
 
 class ProcessGroups:
@@ -48,7 +51,14 @@ class ProcessGroups:
         self._meshes = Meshes(num_devices)
 
     def mesh(self, members: tuple[int, ...], mode: SyncMode) -> Mesh | None:
-        """Return the next mesh: `members`, ascending ids, and a device choice; None when none is left."""
+        """Return the next mesh: `members`, ascending ids, and a device choice.
+
+        None when none is left, or when the members have joined different process groups: one that came while the others
+        were under way has a group of its own. On several hosts there is none at all before it is needed.
+        """
+        groups = self._control.members.process_groups(members)
+        if NO_GROUP in groups or len(groups) > 1:
+            return None
         return self._meshes.next(members, grouped=mode.has_group_rounds)
 
     def used(self, members: tuple[int, ...], device_choice: int) -> None:
@@ -62,17 +72,21 @@ class ProcessGroups:
     def renew(self, snapshot: Snapshot, source: str) -> tuple[Snapshot, str]:
         """Have every worker start again in a new process group; returns the snapshot kept for them, and where.
 
+        The state is with the chief then, because nobody else outlives this.
+
         Raises:
           PhaseBroken: whoever holds the state was lost.
         """
+        groups = self._control.members.process_groups(self._control.members.live_workers())
+        why = NONE if groups == {NO_GROUP} else APART if len(groups) > 1 else USED_UP
         if source != self._chief_address:
-            with Reach(self._control, f"{USED_UP}, and the state could not be fetched"):
+            with Reach(self._control, f"{why}, and the state could not be fetched"):
                 self._committed_source.adopt(snapshot, source, self._holder_at(source))
             snapshot, source = self._committed_source.publish(), self._chief_address
-        self._tell(USED_UP)
+        self._tell(why)
         self._renew()
-        for worker in self._control.live_workers():
-            self._control.evict(worker, f"{USED_UP}: it starts again in a new one")
+        for worker in self._control.members.live_workers():
+            self._control.members.evict(worker, f"{why}: it starts again in a new one")
         self._meshes = Meshes(self._num_devices)
         return snapshot, source
 

@@ -134,13 +134,16 @@ class ProgressWatchdog:
 
         # A chief that was restarted, or announced the phase just now, has seen nobody wait before.
         watched = self._clock.monotonic() - self._began
-        doing = {worker: replace(each, secs=min(each.secs, watched)) for worker, each in self._control.doing().items()}
+        doing = {
+            worker: each if each.secs <= watched else replace(each, secs=watched)
+            for worker, each in self._control.doing().items()
+        }
         late = hung(phase, doing, limit_secs)
         why = "at one unit for more than {:.3g} s, and others wait for it"
         if late and self._threads:
             self.give_up([*late], f"workers {[*late]} have been {why.format(max(late.values()))}")
         for worker, limit in late.items():
-            self._control.evict(worker, f"worker {worker} has been {why.format(limit)}")
+            self._control.members.evict(worker, f"worker {worker} has been {why.format(limit)}")
 
     def _check_groups(self, num_units: int) -> None:
         """Give up the members of a group phase for whom others wait much longer than their units take.
@@ -172,7 +175,7 @@ class ProgressWatchdog:
                 "from the last checkpoint"
             )
         for worker in workers:
-            self._control.evict(worker, f"{why}, and worker {worker} was not waiting for the others")
+            self._control.members.evict(worker, f"{why}, and worker {worker} was not waiting for the others")
         self._control.break_phase(why)
 
     def begin(self) -> None:

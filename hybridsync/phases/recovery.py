@@ -137,7 +137,7 @@ class Recovery:
     def _newest(self, phase: Phase, captured: tuple[Snapshot, str], unit_secs: float) -> Found:
         snapshot, source = captured
         served = None
-        if phase.mode.is_served and all(map(self._control.is_live, phase.servers)):
+        if phase.mode.is_served and all(map(self._control.members.is_live, phase.servers)):
             served = self._from_servers(phase)
             if source == phase.servers[0]:
                 source = GONE  # a holder has room for one snapshot: should this one fail, the last is lost too
@@ -145,12 +145,12 @@ class Recovery:
         if served is not None:
             return served
         # One may hold the newest state
-        self._control.wait_until(lambda: not self._control.unheard(), self._gather_secs)
-        while snapshot.held.units >= self._committed_source.units and self._control.is_live(source):
+        self._control.wait_until(lambda: not self._control.members.unheard(), self._gather_secs)
+        while snapshot.held.units >= self._committed_source.units and self._control.members.is_live(source):
             found = self._from_workers(snapshot.held.units, snapshot, phase.mode)
             if found is not None:
                 return found
-            if self._control.is_live(source):  # and was not evicted just now, being one of those workers
+            if self._control.members.is_live(source):  # and was not evicted just now, being one of those workers
                 return Found(snapshot, source, rolled_back=True)
         found = self._from_workers(self._committed_source.units, snapshot, phase.mode)
         if self._await_newer(found.snapshot.held.units if found else self._committed_source.units):
@@ -173,10 +173,10 @@ class Recovery:
             if left <= 0:
                 self._rescue(missing, phase)
                 for worker in missing:
-                    self._control.evict(worker, f"did not come back from a broken phase within {secs:g} s")
+                    self._control.members.evict(worker, f"did not come back from a broken phase within {secs:g} s")
                 return
             self._watchdog.progress()
-            self._control.expire()
+            self._control.members.expire()
             self._control.wait_until(lambda: not self._control.missing_back(), min(left, EXPIRE_SECS))
 
     def _rescue(self, missing: list[int], phase: Phase) -> None:
@@ -184,16 +184,16 @@ class Recovery:
 
         Its training thread is where nothing can reach it, in the user's own code for example; its holder is not.
         """
-        silent = self._control.silent(GATHER_SECS / 2)
+        silent = self._control.members.silent(GATHER_SECS / 2)
         alive = [worker for worker in missing if worker not in silent]
         if not alive or not phase.mode.moves_together:
             return
         try:
-            source = self._control.address_of("worker", alive[0])
+            source = self._control.members.address_of("worker", alive[0])
             holder = self._holder_at(source)
             self._watchdog.progress()
             snapshot = holder.take_snapshot(phase.id, True)
-            resting = max((held.units for held in self._control.resting().values()), default=0)
+            resting = max((held.units for held in self._control.members.resting().values()), default=0)
             if snapshot.held.units > max(resting, self._committed_source.units):
                 self._committed_source.adopt(snapshot, source, holder)
         except UNREACHED:
@@ -201,12 +201,12 @@ class Recovery:
 
     def _from_workers(self, floor: int, last: Snapshot, mode: SyncMode) -> Found | None:
         """Capture at the worker that holds the newest state, if that has at least `floor` units."""
-        held = {worker: held for worker, held in self._control.resting().items() if not self._is_past(held)}
+        held = {worker: held for worker, held in self._control.members.resting().items() if not self._is_past(held)}
         for worker in sorted(held, key=lambda worker: (-held[worker].units, worker)):
             if held[worker].units < floor:
                 return None
             try:
-                source = self._control.address_of("worker", worker)
+                source = self._control.members.address_of("worker", worker)
                 self._watchdog.progress()
                 snapshot = self._holder_at(source).take_snapshot(held[worker].phase_id, True)
                 return Found(
@@ -215,7 +215,7 @@ class Recovery:
             except StalePhase:  # threads share a replica, which has gone on since this one spoke: others name its phase
                 continue
             except UNREACHED as error:
-                self._control.evict(worker, f"its state could not be captured: {error}")
+                self._control.members.evict(worker, f"its state could not be captured: {error}")
         return None
 
 

@@ -13,7 +13,7 @@ from hybridsync.phases.process_groups import ProcessGroups
 from hybridsync.phases.progress_watchdog import ProgressWatchdog
 from hybridsync.phases.recovery import Recovery, give_up
 from hybridsync.phases.reporter import Reporter
-from hybridsync.phases.stage_timer import StageTimer
+from hybridsync.telemetry.switch_costs import StageTimer
 
 MAX_BROKEN = 10
 """How many phases in a row may break before one applies a unit."""

@@ -55,7 +55,7 @@ class Rejoining:
           HybridSyncError: the run cannot go on.
         """
         self._arrivals.await_registrations(self._reporter.present)
-        role_states = self._control.role_states()
+        role_states = self._control.members.role_states()
         phase = max((role_state.phase for role_state in role_states.values()), key=lambda p: p.id, default=None)
         if phase is None:
             self._control.adopt(None)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +16,8 @@ from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.chief.run_control import RunControl
 from hybridsync.core.clock import Clock
 from hybridsync.core.counted import counted
-from hybridsync.interfaces.messages import RoleEvent, Snapshot
+from hybridsync.interfaces.commands import Order
+from hybridsync.interfaces.messages import Process, RoleEvent, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Span
 from hybridsync.phases.checkpointing import Commit
@@ -69,12 +71,15 @@ class Reporter:
         self._compile_secs = 0.0
         self._compute_secs: Counter[int] = Counter()
         self._wait_secs: Counter[int] = Counter()
+        self._sent_bytes: Counter[int] = Counter()
+        self._received_bytes: Counter[int] = Counter()
         self._phase: Phase | None = None
         self._over = False
         self._roster = Roster(read_events(run.workdir) if run.workdir else [])
         self._due = [(chief.num_applied // every + 1) * every for _, every in hooks]
         self._final: dict[str, Any] = {}
         self._stragglers: set[int] = set()
+        self._orders_told = _newest_order(read_events(run.workdir) if run.workdir else [])
 
     # --- what the controller tells ---
 
@@ -136,8 +141,8 @@ class Reporter:
         self._switches.write_lost(read_events(workdir))
 
     @property
-    def present(self) -> dict[tuple[str, int], int]:
-        """(role, id) -> process, of those that the record says take part; the chief, which writes it, is among them."""
+    def present(self) -> list[Process]:
+        """The processes that the record says take part; the chief, which writes it, is among them."""
         return self._roster.present
 
     def meshes_used(self) -> list[tuple[tuple[int, ...], int]]:
@@ -209,7 +214,7 @@ class Reporter:
             return
         self._final = figures
         fields = {"accuracy": None, "loss": None, **figures}
-        self.event("evaluation", examples=units * self._run.config.unit_size, **fields)
+        self.event("evaluation", examples=units * self._run.config.unit_size, units=units, **fields)
         self._recorder.board.evaluated(units, figures)
         shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
         self.show_line(f"unit {units:,}: {shown}")
@@ -223,16 +228,15 @@ class Reporter:
 
     def _came_and_went(self, reports: ReportBuffer) -> None:
         """Write which processes are new and which are gone: what a place lost stands before who takes it next."""
-        new = {(hello.role, hello.id, hello.pid) for hello in reports.joined}
-        quick = [lost for lost in reports.lost if (lost.role, lost.id, lost.pid) in new]
+        new = {hello.process for hello in reports.joined}
+        quick = [lost for lost in reports.lost if lost.process in new]
         for lost in reports.lost:
             if lost not in quick:
                 self._lost(lost)
         for hello in reports.joined:
-            self._roster.joined(hello.role, hello.id, hello.pid)
-            self.event(
-                "role_started", role=hello.role, id=hello.id, pid=hello.pid, host=hello.host, address=hello.address
-            )
+            self._roster.joined(hello.process)
+            told = {"pid": hello.pid, "host": hello.host, "address": hello.address}
+            self.event("role_started", role=hello.role, id=hello.id, restart_count=hello.restart_count, **told)
             if hello.role == "worker":
                 self.event("worker_joined", worker=hello.id)
         for lost in quick:
@@ -241,13 +245,22 @@ class Reporter:
             self.show_line(f"{event.role} {event.id}: {event.reason}")
 
     def _lost(self, lost: RoleEvent) -> None:
-        is_news, leaves = self._roster.record_end(lost.role, lost.id, lost.pid)
+        is_news, leaves = self._roster.record_end(lost.process)
         if not is_news:
             return
-        self.event("role_lost", role=lost.role, id=lost.id, reason=lost.reason, pid=lost.pid)
+        told = {"reason": lost.reason, "pid": lost.pid, "restart_count": lost.restart_count}
+        self.event("role_lost", role=lost.role, id=lost.id, **told)
         if lost.role == "worker" and leaves:
             self.event("worker_left", worker=lost.id)
         self.show_line(f"{lost.role} {lost.id} lost: {lost.reason}")
+
+    def _ordered(self, order: Order) -> None:
+        if order.number <= self._orders_told:  # an earlier chief has written it
+            return
+        self._orders_told = order.number
+        self.event("switch_ordered", number=order.number, protocol=order.spec, units=order.units, why=order.reason)
+        why = f": {order.reason}" if order.reason else ""
+        self.show_line(f"the run was told at unit {order.units:,} to go on under {order.spec}{why}")
 
     def _judged(self, decision: Decision) -> None:
         numbers = asdict(decision)
@@ -277,6 +290,11 @@ class Reporter:
             self.show_line(f"worker {event.id} is quarantined, the others go on without it: {event.reason}")
         for decision in reports.decisions:
             self._judged(decision)
+        for order in self._chief.orders.take_news():
+            self._ordered(order)
+        for why in reports.stops:
+            self.event("stop_ordered", why=why)
+            self.show_line(f"the run was told to save and stop{f': {why}' if why else ''}")
         self._loss = self._loss[0] + reports.loss_sum, self._loss[1] + reports.num_losses
         self._news = self._news[0] + reports.loss_sum, self._news[1] + reports.num_losses
         self._interval.add(reports.staleness)
@@ -284,6 +302,8 @@ class Reporter:
         self._compile_secs += reports.compile_secs
         self._compute_secs.update(reports.compute_secs)
         self._wait_secs.update(reports.wait_secs)
+        self._sent_bytes.update(reports.sent_bytes)
+        self._received_bytes.update(reports.received_bytes)
         self._settle_switches()
         now = self._clock.monotonic()
         units = self._chief.num_applied
@@ -311,10 +331,12 @@ class Reporter:
             workers={worker: rate * unit_size for worker, rate in self._chief.worker_rates().items()},
             compute_secs=dict(self._compute_secs),
             wait_secs=dict(self._wait_secs),
+            sent_bytes=dict(self._sent_bytes),
+            received_bytes=dict(self._received_bytes),
         )
         self._interval.clear()
-        self._compute_secs.clear()
-        self._wait_secs.clear()
+        for sums in (self._compute_secs, self._wait_secs, self._sent_bytes, self._received_bytes):
+            sums.clear()
         self._recorder.metrics.write(metrics)
         self._recorder.progress.update(metrics, sorted(self._stragglers))
         self._recorder.board.metrics(metrics)
@@ -345,7 +367,12 @@ class Reporter:
         """Write the last metrics and the summary, and return it.
 
         A run that failed calls no hooks any more: it may be one of them that ended it, and would do so again.
+
+        Raises:
+          WorkdirTaken: another chief writes the run's record by now.
         """
+        with contextlib.suppress(OSError):  # the summary's write asks again
+            self._recorder.fence()
         self._hooks = [] if how == "failed" else self._hooks
         self.tick()
         if self._phase is not None and (self._chief.num_applied > self._last[1] or self._loss[1]):
@@ -361,7 +388,7 @@ class Reporter:
             final=self._final,
             staleness=self._whole.summary(),
             error=error,
-            quarantined_workers={str(worker): why for worker, why in sorted(self._chief.quarantined.items())},
+            quarantined_workers={str(worker): why for worker, why in sorted(self._chief.members.quarantined.items())},
         )
         self.event("run_finished", exit=how, units=counts.applied, error=error)
         self._recorder.progress.close()
@@ -372,7 +399,7 @@ class Reporter:
         )
         if self._run.workdir is not None:
             try:
-                write_summary(self._run.workdir, summary)
+                write_summary(self._run.workdir, summary, self._recorder.fence)
             except OSError as refusal:  # what was trained is saved, and the same command writes it once there is room
                 logging.error("%s: %s; it lacks its summary.json", self._run.workdir, refusal)
         return summary
@@ -385,3 +412,13 @@ class Reporter:
         config = self._run.config
         rate = self._run.optimizer.learning_rate_after(jnp.int32(units), config.unit_size, config.workload)
         return float(rate * np.float32(factor))
+
+
+def _newest_order(events: Iterable[Mapping[str, Any]]) -> int:
+    """Return the number of the newest order that a run's record tells of; 0 where there is none."""
+    newest = 0
+    for event in events:
+        if event["kind"] == "run_started" and event.get("reason") != "resume":
+            newest = 0
+        newest = event["number"] if event["kind"] == "switch_ordered" else newest
+    return newest

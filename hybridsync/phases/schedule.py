@@ -8,17 +8,17 @@ the detour are ones that are not done in lock-step.
     >>> schedule = StageSchedule((StageSpan("bsp", 400, lock_step=True), StageSpan("asp", 1000, asynchronous=True)))
     >>> away = schedule.begin_detour(100)
     >>> away.at(100)
-    Segment(spec='asp', end_units=1000, stage=0, detour=True)
+    Segment(spec='asp', end_units=1000, stage=0, detour=True, order=0)
     >>> back = away.end_detour(250)
     >>> back.at(250), back.at(550)
-    (Segment(spec='bsp', end_units=550, stage=0, detour=False), Segment(spec='asp', end_units=1000, stage=1,
-    detour=False))
+    (Segment(spec='bsp', end_units=550, stage=0, detour=False, order=0), Segment(spec='asp', end_units=1000, stage=1,
+    detour=False, order=0))
 
 A lock-step stage may also end before its share is done, for good: then the asynchronous stage behind it begins there.
 
     >>> early = schedule.end_stage_early(250)
     >>> early.at(250), early.saved_detours(250)
-    (Segment(spec='asp', end_units=1000, stage=1, detour=False), ((250, 250),))
+    (Segment(spec='asp', end_units=1000, stage=1, detour=False, order=0), ((250, 250),))
 
 A checkpoint keeps the detours so far, and such an end as a detour of no units; where the run stands follows from them
 and the units applied. A resume may ask for something else (`resumed`): a detour has been made and stays, an early end
@@ -33,8 +33,11 @@ from typing import Any
 
 from hybridsync import protocols
 from hybridsync.config.run_config import RunConfig
+from hybridsync.core.errors import ConfigError, PlanError
 from hybridsync.core.plan import Plan
 from hybridsync.core.units import Range
+from hybridsync.interfaces.commands import Order
+from hybridsync.policies.plan_checks import CheckOrder, checked_order
 
 DETOUR = "asp"
 """Where a detour goes when the plan names no asynchronous protocol next."""
@@ -59,12 +62,16 @@ class StageSpan:
 
 @dataclass(frozen=True)
 class Segment:
-    """Describes what to enter: a protocol, up to a number of applied units, for a stage of the plan, or as a detour."""
+    """Describes what to enter: a protocol, up to a number of applied units, for a stage of the plan, or as a detour.
+
+    `order` is the number of the user's order that has it entered; 0 for none.
+    """
 
     spec: str
     end_units: int
     stage: int
     detour: bool = False
+    order: int = 0
 
 
 @dataclass(frozen=True)
@@ -177,7 +184,7 @@ def resumed(told: Iterable[Sequence[int]], saved: Mapping[str, Any], config: Run
       saved: configuration of the run that kept it, as JSON.
       config: that it goes on with.
 
-    >>> from hybridsync.config.run_config import PolicyConfig
+    >>> from hybridsync.config.policy_config import PolicyConfig
     >>> before = {"plan": "bsp:60%,asp", "workload": 2000}
     >>> knee = RunConfig(workload=2000, plan="bsp:60%,ssp", policy=PolicyConfig(trigger="knee"))
     >>> resumed([[100, 140], [700, 700]], before, knee)
@@ -194,6 +201,40 @@ def resumed(told: Iterable[Sequence[int]], saved: Mapping[str, Any], config: Run
         return start < stop or (config.policy.trigger != "off" and before[: stage + 1] == now[: stage + 1])
 
     return tuple((start, stop) for start, stop in told if stays(start, stop))
+
+
+def kept_orders(
+    orders: Iterable[Order], plan_then: str, config: RunConfig, check: CheckOrder = checked_order
+) -> tuple[tuple[Order, ...], tuple[tuple[Order, str], ...]]:
+    """Return the orders of a run's user that go on, perhaps under another configuration, and the others, each with why.
+
+    An order is for a stage. It stays while the plan is the same up to that stage, that one included, and while a user
+    could give it anew: what it needs may have been prepared by a later stage that is gone. One that is pending is for
+    whatever stage is under way next.
+
+    Args:
+      orders: as they were kept.
+      plan_then: that their stages are of.
+      config: that the run goes on with.
+      check: of each of them.
+
+    >>> orders = (Order(1, "asp", 40, stage=0), Order(2, "ssp", 700, stage=1), Order(3, "diloco", 800))
+    >>> kept, dropped = kept_orders(orders, "bsp:50%,diloco", RunConfig(workload=2000, plan="bsp:50%,gba"))
+    >>> [order.number for order in kept], [order.number for order, _ in dropped]
+    ([1], [2, 3])
+    """
+    then, now = Plan.parse(plan_then).stages, Plan.parse(config.plan).stages
+    kept: list[Order] = []
+    dropped: list[tuple[Order, str]] = []
+    for order in orders:
+        if then[: order.stage + 1] != now[: order.stage + 1]:
+            dropped.append((order, f"it was for stage {order.stage + 1} of the plan {plan_then}"))
+            continue
+        try:
+            kept.append(replace(order, spec=check(order.spec, config)))
+        except (PlanError, ConfigError) as error:
+            dropped.append((order, str(error)))
+    return tuple(kept), tuple(dropped)
 
 
 def _ends(plan: Plan, workload: int) -> list[tuple[str, int]]:

@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hybridsync.config.run_config import MomentumVariant
+from hybridsync.config.policy_config import MomentumVariant
 from hybridsync.protocols.base import Protocol
 
 

@@ -37,7 +37,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from hybridsync.config.run_config import PolicyConfig
+from hybridsync.config.policy_config import PolicyConfig
 from hybridsync.policies.actions import (
     EPISODE_SECS,
     PLANNED,

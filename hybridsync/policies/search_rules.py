@@ -25,7 +25,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from hybridsync.core.errors import ConfigError, NoTarget
 from hybridsync.policies.student_t import tail
@@ -53,12 +53,14 @@ class Outcome:
       repeat: which of the setting's runs it was, from 0; equal repeats have equal seeds.
       accuracy: on the held-out examples, in [0, 1]; None for a run that diverged.
       seconds: it took.
+      converged: accuracy at which it converged; None where it did not, or was evaluated too seldom to tell.
     """
 
     share: Fraction
     repeat: int
     accuracy: float | None
     seconds: float
+    converged: float | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Rules:
       finest: settings closer to each other than this are not told apart.
       hint: share to confirm instead of searching: it is tried first, and doubled as long as it is not good enough. It
         needs a target. What is smaller is not tried, so the answer is as small as the hint was right.
+      accuracy: that runs are judged by: the one at their end, or the one at which they converged.
 
     Raises:
       ConfigError: a value is out of range.
@@ -87,6 +90,7 @@ class Rules:
     doubt: float = 0.01
     finest: Fraction = Fraction(0)
     hint: Fraction | None = None
+    accuracy: Literal["end", "converged"] = "end"
 
     def __post_init__(self) -> None:
         for name, value, holds, rule in (
@@ -121,6 +125,12 @@ class Setting:
     def accuracies(self) -> tuple[float, ...]:
         """Accuracies of the runs that did not diverge."""
         return tuple(outcome.accuracy for outcome in self.outcomes if outcome.accuracy is not None)
+
+    @property
+    def converged(self) -> float | None:
+        """Mean accuracy at which the runs converged, of those of which it is known; None without one."""
+        known = [outcome.converged for outcome in self.outcomes if outcome.converged is not None]
+        return math.fsum(known) / len(known) if known else None
 
     @property
     def diverged(self) -> int:

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from hybridsync.config.run_config import PolicyConfig
+from hybridsync.config.policy_config import PolicyConfig
 
 WINDOW = 10
 """Units of a worker that are judged together, unless a configuration says otherwise."""

@@ -3,45 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Iterator
 from dataclasses import replace
+from types import UnionType
+from typing import Any, Union, get_origin, get_type_hints
 
 from hybridsync.config.keywords import did_you_mean
 from hybridsync.config.typing import read_text
 from hybridsync.core.errors import ConfigError, PlanError
 from hybridsync.core.plan import SPEC_CHARS, Plan, Stage
-from hybridsync.protocols.adpsgd import AdPsgd
-from hybridsync.protocols.asp import Asp
-from hybridsync.protocols.backup import Backup
 from hybridsync.protocols.base import Protocol
-from hybridsync.protocols.bsp import Bsp
-from hybridsync.protocols.bsp_server import BspServer
-from hybridsync.protocols.diloco import DiLoCo
-from hybridsync.protocols.dssp import Dssp
-from hybridsync.protocols.gba import Gba
-from hybridsync.protocols.hsp import Hsp
-from hybridsync.protocols.localsgd import LocalSgd
-from hybridsync.protocols.preduce import PReduce
-from hybridsync.protocols.psplus import PsPlus
-from hybridsync.protocols.ssp import Ssp
 
-REGISTRY: dict[str, type[Protocol]] = {
-    cls.name: cls
-    for cls in (
-        AdPsgd,
-        Asp,
-        Backup,
-        Bsp,
-        BspServer,
-        DiLoCo,
-        Dssp,
-        Gba,
-        Hsp,
-        LocalSgd,
-        PReduce,
-        PsPlus,
-        Ssp,
-    )
-}
+
+def _found() -> Iterator[type[Protocol]]:
+    """Yield each protocol that a file of this folder defines; what several of them have in common has no name."""
+    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+        for value in vars(importlib.import_module(module.name)).values():
+            is_own = isinstance(value, type) and value.__module__ == module.name
+            if is_own and issubclass(value, Protocol) and "name" in vars(value):
+                yield value
+
+
+REGISTRY: dict[str, type[Protocol]] = {cls.name: cls for cls in _found()}
+"""Name -> protocol."""
 
 
 def resolve(stage: Stage) -> Protocol:
@@ -58,7 +44,7 @@ def resolve(stage: Stage) -> Protocol:
     for key, text in stage.arguments:
         if key not in fields:
             raise PlanError(f"protocol {stage.protocol!r} has no argument {key!r}; {did_you_mean(key, sorted(fields))}")
-        values[key] = _typed(stage, key, text, type(fields[key].default))
+        values[key] = _typed(stage, key, text, _kind_of(cls, fields[key]))
     return cls(**values)
 
 
@@ -97,10 +83,17 @@ def _scaled(stage: Stage, scaling: str, num_workers: int) -> Stage:
     )
 
 
-def _typed(stage: Stage, key: str, text: str, kind: type) -> object:
+def _kind_of(cls: type[Protocol], field: dataclasses.Field[Any]) -> Any:
+    """Return what a field may be: its default's type, or all of a union's."""
+    hint = get_type_hints(cls)[field.name]
+    return hint if get_origin(hint) in (Union, UnionType) else type(field.default)
+
+
+def _typed(stage: Stage, key: str, text: str, kind: Any) -> object:
     try:
         return read_text(text, kind)
     except ValueError:
+        named = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
         raise PlanError(
-            f"protocol {stage.protocol!r}: {key}={text!r} is not a {kind.__name__}; change it in the plan"
+            f"protocol {stage.protocol!r}: {key}={text!r} is not a {named}; change it in the plan"
         ) from None

@@ -2,12 +2,13 @@
 
     worker i: compute g_i(x_i); x_i, x_j <- (x_i + x_j) / 2 for a random j, atomically; x_i <- optimizer(x_i, g_i)
 
-The partner takes part between two of its own units, so whoever asks waits for it; a pair under way is left alone, which
-makes it atomic. Where nobody is free a worker goes on alone. Parameters only are averaged. A local update has the rate
-n * eta, as in `preduce`.
+A worker computes and serves at once: whoever draws it as a partner averages with it while it computes, and its gradient
+is then applied to the averaged copy. Pairs that share a worker stand in one order for everybody (`group_queue.py`), so
+that none of them is waited for in a circle. Parameters only are averaged. A local update has the rate n * eta, as in
+`preduce`. `overlap=false` is a twin with one thread: the partner takes part between two of its own units.
 
-Source: Lian, Zhang, Zhang, Liu, Asynchronous Decentralized Parallel Stochastic Gradient Descent, ICML 2018; there a
-second thread of each worker takes part in averages while the first one computes.
+Source: Lian, Zhang, Zhang, Liu, Asynchronous Decentralized Parallel Stochastic Gradient Descent, ICML 2018. There the
+workers' graph is bipartite, against circles; the one order instead is a reconstruction.
 """
 
 from __future__ import annotations
@@ -16,14 +17,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hybridsync.protocols.base import AverageReplicas, Compute, JoinRound, Lease, LocalUpdate, Program, Protocol
-from hybridsync.protocols.group_generators import GroupRule, Pairs
+from hybridsync.protocols.group_generators import GroupRule
+from hybridsync.protocols.group_queue import Queued
 from hybridsync.protocols.modes import GROUP, SyncMode
 
 
 @dataclass(frozen=True)
 class AdPsgd(Protocol):
-    """Atomic averaging of a random pair (see the module's docstring)."""
+    """Atomic averaging of a random pair (see the module's docstring).
 
+    Args:
+      overlap: whether a worker averages with whoever asks while it computes; false is a twin to compare with.
+    """
+
+    overlap: bool = True
     name: ClassVar[str] = "adpsgd"
     mode: ClassVar[SyncMode] = GROUP
 
@@ -35,8 +42,12 @@ class AdPsgd(Protocol):
                 yield LocalUpdate(gradient)
         yield AverageReplicas((yield JoinRound(last=True)))
 
+    @property
+    def serves_averages(self) -> bool:
+        return self.overlap
+
     def group_rule(self, members: tuple[int, ...], seed: int) -> GroupRule:
-        return Pairs(members, seed)
+        return Queued(members, seed, 2, buffer=False, division=False)
 
     def units_per_update(self, num_workers: int) -> int:
         """Return n: so many local updates move the mean of the replicas as one update of n units does."""

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hybridsync.core.errors import ConfigError
-from hybridsync.protocols.base import ServerRule, scaled
+from hybridsync.protocols.base import ServerRule
 from hybridsync.protocols.bsp_server import Barrier
+from hybridsync.protocols.scaling import scaled
 from hybridsync.protocols.server_protocol import ServerProtocol
 
 BACKUP_SHARE = 0.05

@@ -10,13 +10,11 @@ phase is `PhaseRevoked`, thrown into the program at its next yield and not to be
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple
 
-from hybridsync.core.errors import PlanError
 from hybridsync.protocols.group_generators import GroupRule
 from hybridsync.protocols.modes import SyncMode
 
@@ -25,13 +23,13 @@ Handle = Any
 
 
 class Version(NamedTuple):
-    """Result of a Pull or a PushPull: a parameters handle, whose progress a program may read.
+    """Result of a Pull, a PushPull or a PushOnly: a parameters handle, whose progress a program may read.
 
     The progress is told where workers make local updates (`Protocol.local_updates`), and 0 elsewhere.
 
     Args:
       sequence: updates applied to these parameters, in the whole run.
-      parameters: for the driver alone.
+      parameters: for the driver alone; None of a PushOnly, which brings none.
       units: units applied to them, in the whole run.
       own: units of this worker that are in them, of this phase.
       fastest: the most units of one worker that are in them, of this phase.
@@ -123,7 +121,7 @@ class JoinRound:
 
 @dataclass(slots=True)
 class AverageReplicas:
-    """Average this replica's parameters with those of the group's other members. Result: None."""
+    """Average this replica with its group, and with those behind it up to the one that was asked for. Result: None."""
 
     group: Handle
 
@@ -133,6 +131,19 @@ class PushPull:
     """Push a gradient and wait for the server's release. Result: a `Version`, newest at the release."""
 
     gradient: Handle
+
+
+@dataclass(slots=True)
+class PushOnly:
+    """Push a gradient and wait for the server's release, which brings no parameters. Result: a `Version` without them.
+
+    Args:
+      gradient: of one unit or more.
+      newest: the version that the program knew last, for replays: what the rate of its step was taken from.
+    """
+
+    gradient: Handle
+    newest: Version
 
 
 @dataclass(slots=True)
@@ -176,17 +187,20 @@ class Difference:
 
 @dataclass(slots=True)
 class Combine:
-    """Take a difference off a version that does not hold it yet. Result: a parameters handle."""
+    """Take differences off a version that holds none of them yet. Result: a parameters handle."""
 
     parameters: Handle
-    difference: Handle
+    differences: tuple[Handle, ...]
 
 
 @dataclass(slots=True)
 class Begin:
-    """Begin a transfer, which goes on beside what follows; one at a time. Result: a handle to await it by."""
+    """Begin a transfer, which goes on beside what follows. Result: a handle to await it by.
 
-    effect: Pull | PushPull
+    One at a time in each direction: a pull may go on beside a push.
+    """
+
+    effect: Pull | PushOnly
 
 
 @dataclass(slots=True)
@@ -203,6 +217,7 @@ Effect = (
     | Average
     | LocalUpdate
     | PushPull
+    | PushOnly
     | Ready
     | Received
     | Step
@@ -347,29 +362,6 @@ class ServerRule(ABC):
 # --- protocol ----------------------------------------------------------------------------------------------------
 
 
-Scaling = Literal["linear", "sqrt"]
-SCALINGS = get_args(Scaling)
-
-
-def scaled(num_units: float, scaling: str) -> float:
-    """Return the factor on the learning rate of an update on the mean of so many units.
-
-    Linear: Sync-Switch's configuration policy (Li et al., ICDCS 2021). Square root: Krizhevsky, "One weird trick for
-    parallelizing convolutional neural networks", 2014 (arXiv 1404.5997), section 5.
-    """
-    return math.sqrt(num_units) if scaling == "sqrt" else float(num_units)
-
-
-def check_scaling(name: str, scaling: str) -> None:
-    """Check what a plan gives as a protocol's `scaling`.
-
-    Raises:
-      PlanError: it is none.
-    """
-    if scaling not in SCALINGS:
-        raise PlanError(f"{name}(scaling={scaling}) names no scaling of the rate; known: {', '.join(SCALINGS)}")
-
-
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
 """What gradients and parameters travel as between workers and servers (see `hybridsync.training.wire`)."""
 
@@ -427,6 +419,11 @@ class Protocol(ABC):
     def units_between_rounds(self) -> int:
         """How many units a worker of a group phase computes between two of its group rounds."""
         return 1
+
+    @property
+    def serves_averages(self) -> bool:
+        """Whether a worker of a group phase takes part in averages that others ask for while it computes."""
+        return False
 
     @property
     def wire_dtype(self) -> str:

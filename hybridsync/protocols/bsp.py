@@ -20,10 +20,9 @@ from hybridsync.protocols.base import (
     LocalUpdate,
     Program,
     Protocol,
-    check_scaling,
-    scaled,
 )
 from hybridsync.protocols.modes import LOCKSTEP, SyncMode
+from hybridsync.protocols.scaling import check_scaling, scaled
 
 
 @dataclass(frozen=True)

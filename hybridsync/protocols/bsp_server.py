@@ -16,7 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hybridsync.protocols.base import Action, Apply, Arrival, Release, ServerRule, scaled
+from hybridsync.protocols.base import Action, Apply, Arrival, Release, ServerRule
+from hybridsync.protocols.scaling import scaled
 from hybridsync.protocols.server_protocol import ServerProtocol, WaitingRule
 
 

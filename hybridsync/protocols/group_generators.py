@@ -1,19 +1,21 @@
 """The group generator: decides which workers average their parameters together, as a state machine without IO.
 
 A worker that has taken its local steps comes to a *group round*; it is answered with its group once everybody in that
-group is there. A group is *made* when its members are decided, and *starts* when the last of them arrives. Made groups
-are disjoint (a worker's place in one is its lock), and whoever is waited for is computing, so that nobody ever waits in
-a circle: it is the same order of groups for everybody.
+group is there. A group is *made* when its members are decided, and *starts* when the last of them arrives. All kinds of
+generators keep one order of groups for everybody, so that nobody ever waits in a circle. Groups that are made ahead and
+may conflict are in `group_queue.py`; here are those by arrival and by schedule.
+
+A worker may *serve* while it computes: it is then there for the groups that others ask for.
 
 Nobody waits for a worker that has no work (`on_idle`), or is gone (`on_leave`): it is taken out of its group.
 
 Two group rounds are of everybody: a *full synchronisation*, which somebody asks for (`synchronise`) and to which also
 those come that have no work, and the *last* one, after which the phase is over. Both make all replicas one state.
 
-    >>> rule = Pairs((0, 1, 2), seed=0)
+    >>> rule = Arrivals((0, 1, 2), seed=0, size=2, patience=1.0, period=0)
     >>> for worker in (0, 1, 2): rule.on_join(worker)
-    >>> rule.on_arrival(1, at=0.0), [rule.on_arrival(worker, at=0.1) for worker in (0, 2)]
-    ([], [[Group(members=(0,), is_full_sync=False)], [Group(members=(1, 2), is_full_sync=False)]])
+    >>> [group.members for at, worker in enumerate((0, 2, 1)) for group in rule.on_arrival(worker, at)]
+    [(0,), (1, 2)]
 
 Source: Luo et al., Prague: High-Performance Heterogeneity-Aware Asynchronous Decentralized Training, ASPLOS 2020
 (Ripples, arXiv 1909.08029): its abstract; what is not said there is a reconstruction.
@@ -36,10 +38,12 @@ class Group(NamedTuple):
     Args:
       members: in the order of their sum; one alone averages with nobody.
       is_full_sync: everybody is in it, and all replicas become one state.
+      again: members that come back at once: the group that they asked for stands behind this one.
     """
 
     members: tuple[int, ...]
     is_full_sync: bool = False
+    again: tuple[int, ...] = ()
 
 
 class GroupRule(ABC):
@@ -62,6 +66,8 @@ class GroupRule(ABC):
         self._present: dict[int, None] = {}
         self._idle: set[int] = set()
         self._waiting: dict[int, bool] = {}
+        self._serving: set[int] = set()
+        self._again: set[int] = set()
         self._counts: dict[int, int] = {}
         self._synchronising = self._closing = False
 
@@ -73,16 +79,35 @@ class GroupRule(ABC):
             self._present[worker] = None
             self._counts[worker] = max(self._counts.values(), default=0)
 
-    def on_arrival(self, worker: int, at: float, *, last: bool = False) -> list[Group]:
-        """Take in a worker that waits for its group; `last` says that it has no work any more."""
+    def on_arrival(self, worker: int, at: float, *, last: bool = False, average_secs: float = 0.0) -> list[Group]:
+        """Take in a worker that waits for its group; it serves no longer.
+
+        Args:
+          worker: id.
+          at: seconds of the clock.
+          last: it has no work any more.
+          average_secs: what its last average took; 0 where there was none.
+        """
         assert worker in self._present, f"worker {worker} meets, but has not joined"
         assert worker not in self._waiting, f"worker {worker} meets twice"
         self._idle.discard(worker)
-        self._counts[worker] += 1
+        self._serving.discard(worker)
+        if worker in self._again:
+            self._again.remove(worker)
+        else:
+            self._counts[worker] += 1
+            self._measure(worker, at, average_secs)
         self._waiting[worker] = last
         self._closing = self._closing or last
         if not (self._closing or self._synchronising):
             self._arrive(worker, at)
+        return self._settle(at)
+
+    def on_serving(self, worker: int, at: float) -> list[Group]:
+        """Take in a worker that computes, and is there meanwhile for one group that others ask for."""
+        if worker in self._present and worker not in self._waiting:
+            self._idle.discard(worker)
+            self._serving.add(worker)
         return self._settle(at)
 
     def on_idle(self, worker: int, at: float) -> list[Group]:
@@ -90,6 +115,7 @@ class GroupRule(ABC):
         if worker not in self._present or worker in self._waiting or worker in self._idle:
             return []
         self._idle.add(worker)
+        self._serving.discard(worker)
         self._forget(worker)
         return self._settle(at)
 
@@ -97,7 +123,8 @@ class GroupRule(ABC):
         """Let nobody wait for a worker that is gone."""
         for known in (self._present, self._waiting, self._counts):
             known.pop(worker, None)
-        self._idle.discard(worker)
+        for kind in (self._idle, self._serving, self._again):
+            kind.discard(worker)
         self._forget(worker)
         return self._settle(at)
 
@@ -130,8 +157,8 @@ class GroupRule(ABC):
         """Take in a worker that has just come."""
 
     @abstractmethod
-    def _ready(self, at: float) -> list[tuple[int, ...]]:
-        """Take out and return the groups of waiting workers that start now."""
+    def _ready(self, at: float) -> list[Group]:
+        """Take out and return the groups that start now: all of their members are there."""
 
     @abstractmethod
     def _missing(self, worker: int) -> tuple[int, ...]:
@@ -145,6 +172,13 @@ class GroupRule(ABC):
     def _dissolve(self) -> None:
         """Forget the groups that have not started: whoever waits goes to a group round of everybody."""
 
+    def _measure(self, worker: int, at: float, average_secs: float) -> None:  # noqa: B027
+        """Note how long ago a worker's last group started, and what its average took; nobody has to."""
+
+    def _is_there(self, worker: int) -> bool:
+        """Return whether a group may start with `worker` now."""
+        return worker in self._waiting or worker in self._serving
+
     def _active(self) -> list[int]:
         """Workers with work, in the order of the phase."""
         return [worker for worker in self.members if worker in self._present and worker not in self._idle]
@@ -156,95 +190,26 @@ class GroupRule(ABC):
 
     def _settle(self, at: float) -> list[Group]:
         if not (self._closing or self._synchronising):
-            return [self._start(members) for members in self._ready(at)]
+            return [self._start(group) for group in self._ready(at)]
         started = []
         if self._closing:
             # Whoever has work left is not to wait for those that have none: it goes on alone, and comes for good later.
             self._dissolve()
-            started = [self._start((worker,)) for worker, last in [*self._waiting.items()] if not last]
+            started = [self._start(Group((worker,))) for worker, last in [*self._waiting.items()] if not last]
         if self._present and all(map(self._has_come, self._present)):
             self._synchronising = False
             members = tuple(worker for worker in self.members if worker in self._present)
-            started.append(self._start(members, is_full_sync=True))
+            started.append(self._start(Group(members, is_full_sync=True)))
         return started
 
-    def _start(self, members: tuple[int, ...], *, is_full_sync: bool = False) -> Group:
-        for worker in members:
-            del self._waiting[worker]
-        return Group(members, is_full_sync)
-
-
-class Divided(GroupRule):
-    """Groups that are made ahead, of workers that still compute: the group buffer, group division and their filter.
-
-    A worker whom another's request has put into a group gets that one (its group buffer). Else a `division` is made of
-    the workers that are in none, on behalf of whoever asks. The filter leaves out workers that are `slowdown` requests
-    or more behind the one that asks, so that a slow worker holds up nobody; when it asks itself, the others join it.
-
-    Args:
-      members, seed: see `GroupRule`.
-      size: workers of a group, at least 2; one more or so where the free ones do not divide evenly.
-      slowdown: requests that a worker may be behind; 0 leaves nobody out.
-    """
-
-    def __init__(self, members: tuple[int, ...], seed: int, size: int, slowdown: int) -> None:
-        super().__init__(members, seed)
-        self._size, self._slowdown = size, slowdown
-        self._made: dict[int, list[int]] = {}
-
-    def _arrive(self, worker: int, at: float) -> None:
-        if worker in self._made:
-            return
-        for group in self._divide(worker, self._free(worker)):
-            for member in group:
-                self._made[member] = group
-
-    def _free(self, worker: int) -> list[int]:
-        """Return the other workers that are in no group and may join one on behalf of `worker`."""
-        limit = self._counts[worker] - self._slowdown if self._slowdown else -math.inf
-        return [
-            other
-            for other in self._active()
-            if other != worker and other not in self._made and self._counts[other] > limit
-        ]
-
-    def _divide(self, worker: int, others: list[int]) -> list[list[int]]:
-        """Return disjoint random groups of all, the first one with `worker`.
-
-        They are as equal in size as they can be; `worker` is alone where nobody is free.
-        """
-        self.random.shuffle(others)
-        order = [worker, *others]
-        number = max(1, len(order) // self._size)
-        return [order[index::number] for index in range(number)]
-
-    def _ready(self, at: float) -> list[tuple[int, ...]]:
-        ready = {min(group): group for group in self._made.values() if all(w in self._waiting for w in group)}
-        for group in ready.values():
-            for member in group:
-                del self._made[member]
-        return [tuple(sorted(group, key=self.members.index)) for group in ready.values()]
-
-    def _missing(self, worker: int) -> tuple[int, ...]:
-        return tuple(other for other in self._made[worker] if other not in self._waiting)
-
-    def _forget(self, worker: int) -> None:
-        group = self._made.pop(worker, None)
-        if group is not None:
-            group.remove(worker)
-
-    def _dissolve(self) -> None:
-        self._made.clear()
-
-
-class Pairs(Divided):
-    """One random partner for each worker that asks; the rest stays as it is."""
-
-    def __init__(self, members: tuple[int, ...], seed: int) -> None:
-        super().__init__(members, seed, size=2, slowdown=0)
-
-    def _divide(self, worker: int, others: list[int]) -> list[list[int]]:
-        return [[worker, self.random.choice(others)] if others else [worker]]
+    def _start(self, group: Group) -> Group:
+        for worker in group.members:
+            if worker in self._waiting:
+                del self._waiting[worker]
+            else:
+                self._serving.remove(worker)
+        self._again.update(group.again)
+        return group
 
 
 FORGET = 0.2
@@ -287,13 +252,13 @@ class Arrivals(GroupRule):
         elif self.due == math.inf:
             self.due = at + self._patience * self._gap
 
-    def _ready(self, at: float) -> list[tuple[int, ...]]:
+    def _ready(self, at: float) -> list[Group]:
         waiting = [worker for worker in self.members if worker in self._waiting]
         enough = len(waiting) >= min(self._size, len(self._active()))
         if not waiting or not (enough or at >= self.due):
             return []
         self.due = math.inf
-        return [tuple(waiting)]
+        return [Group(tuple(waiting))]
 
     def _missing(self, worker: int) -> tuple[int, ...]:
         return tuple(other for other in self._active() if other not in self._waiting)
@@ -332,12 +297,12 @@ class Scheduled(GroupRule):
     def _arrive(self, worker: int, at: float) -> None:
         """Do nothing: the schedule says everything."""
 
-    def _ready(self, at: float) -> list[tuple[int, ...]]:
-        ready: dict[int, tuple[int, ...]] = {}
+    def _ready(self, at: float) -> list[Group]:
+        ready: dict[int, Group] = {}
         for worker in self._waiting:
             if not self._missing(worker):
-                group = tuple(self._group(worker))
-                ready[group[0]] = group
+                members = tuple(self._group(worker))
+                ready[members[0]] = Group(members)
         return [ready[first] for first in sorted(ready)]
 
     def _missing(self, worker: int) -> tuple[int, ...]:

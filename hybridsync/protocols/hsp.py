@@ -53,8 +53,8 @@ from hybridsync.protocols.base import (
     Received,
     Release,
     ServerRule,
-    scaled,
 )
+from hybridsync.protocols.scaling import scaled
 from hybridsync.protocols.server_protocol import ServerProtocol, WaitingRule, check_not_negative
 
 

@@ -5,35 +5,37 @@
 Every worker has its own parameters and optimizer state. With `every=L` it meets a group after L units. The *group
 generator* (`group_generators.py`) says who is in G:
 
-    groups=random    groups are made ahead by dividing all free workers at random; the slowdown filter leaves out who is
-                     `slowdown` requests behind
+    groups=random    groups are made ahead at random: `buffer`, `division` and the slowdown filter keep them from
+                     conflicts, and without all three this is the naive generator (`group_queue.py`)
+    groups=inter     the same in two phases: heads across nodes while the others meet inside theirs; then every node
     groups=arrival   whoever is ready within a short wait that follows the arrivals, with a full synchronisation every
                      `period` group rounds
     groups=static    a fixed schedule of four group rounds for alike nodes of `node` workers
-    groups=inter     in turn: the heads of the nodes across nodes, the others inside theirs; then every node inside
 
 The mean of all replicas moves by the mean of their updates, so a local step has the rate n * eta: with one group of all
 and plain SGD this is BSP.
 
 Source: Luo et al., ASPLOS 2020 and arXiv 1909.08029, the abstracts; the static schedule follows the authors' code; what
-neither says (group size, the filter's C, when the heads meet) is a reconstruction.
+neither says (group size, the filter's C, how the two phases follow one another) is a reconstruction.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from hybridsync.core.errors import ConfigError
 from hybridsync.core.plan import MOST_ENTRIES
 from hybridsync.protocols.base import AverageReplicas, Compute, JoinRound, Lease, LocalUpdate, Program, Protocol
-from hybridsync.protocols.group_generators import Arrivals, Divided, GroupRule, Scheduled
+from hybridsync.protocols.group_generators import Arrivals, GroupRule, Schedule, Scheduled
+from hybridsync.protocols.group_queue import Queued, TwoPhase
+from hybridsync.protocols.group_size import GroupSize
 from hybridsync.protocols.modes import GROUP, SyncMode
 
 KINDS = ("random", "arrival", "static", "inter")
+AUTO = "auto"
 Groups = tuple[tuple[int, ...], ...]
-Schedule = tuple[Groups, ...]
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,11 @@ class PReduce(Protocol):
 
     Args:
       groups: how they are made: "random", "arrival", "static" or "inter".
-      every: units of a worker between two meetings; it comes sooner where no units are left.
-      size: workers of a group, at least 2; with "arrival" how many do not wait any longer.
-      slowdown: with "random": requests by which a worker is left out; 0 leaves nobody out.
+      every: units of a worker between two meetings; it comes sooner where none are left or all are called.
+      size: workers of a group, at least 2, or "auto" with "random" and "inter"; with "arrival" how many do not wait.
+      buffer: with "random": a worker that is in a waiting group takes that one, instead of asking for another.
+      division: with "random": where one asks, all free workers are divided into groups at once.
+      slowdown: with "random" and "inter": requests by which a worker is left out; 0 leaves nobody out.
       patience: with "arrival": the wait, in mean gaps between two arrivals.
       period: with "arrival": group rounds of each worker between full synchronisations; 0 for none.
       node: with "static" and "inter": workers of a node.
@@ -56,7 +60,9 @@ class PReduce(Protocol):
 
     groups: str = "random"
     every: int = 1
-    size: int = 2
+    size: int | Literal["auto"] = 2
+    buffer: bool = True
+    division: bool = True
     slowdown: int = 4
     patience: float = 1.0
     period: int = 16
@@ -69,6 +75,18 @@ class PReduce(Protocol):
         if self.groups not in KINDS:
             raise ConfigError(f"preduce(groups={self.groups}) is unknown; write one of {', '.join(KINDS)}")
         least = {"every": 1, "size": 2, "slowdown": 0, "patience": 0, "period": 0, "node": 1}
+        if self.size == AUTO:
+            if self.groups not in ("random", "inter"):
+                raise ConfigError(
+                    f"preduce(groups={self.groups},size=auto) measures groups that are not drawn; give a number of "
+                    "workers, or groups=random or inter"
+                )
+            del least["size"]
+        if self.groups != "random" and not (self.buffer and self.division):
+            off = "buffer" if not self.buffer else "division"
+            raise ConfigError(
+                f"preduce(groups={self.groups},{off}=false) has no {off} to turn off; write groups=random"
+            )
         for name, bound in least.items():
             if not bound <= getattr(self, name) < math.inf:
                 told = f"preduce({name}={getattr(self, name)}) is below {bound} or not finite"
@@ -101,12 +119,15 @@ class PReduce(Protocol):
         return rule
 
     def _rule(self, members: tuple[int, ...], seed: int) -> GroupRule:
-        if self.groups == "random":
-            return Divided(members, seed, self.size, self.slowdown)
-        if self.groups == "arrival":
+        if self.groups == "static":
+            return Scheduled(members, seed, static_schedule(len(members), self.node))
+        if isinstance(self.size, int) and self.groups == "arrival":
             return Arrivals(members, seed, self.size, self.patience, self.period)
-        make = static_schedule if self.groups == "static" else inter_schedule
-        return Scheduled(members, seed, make(len(members), self.node))
+        size = GroupSize(2, len(members)) if self.size == AUTO else self.size
+        if self.groups == "inter":
+            return TwoPhase(members, seed, size, node=self.node, slowdown=self.slowdown)
+        switches = {"buffer": self.buffer, "division": self.division}
+        return Queued(members, seed, size, slowdown=self.slowdown, **switches)
 
     def units_per_update(self, num_workers: int) -> int:
         """Return n: so many local updates move the mean of the replicas as one update of n units does."""
@@ -131,16 +152,6 @@ def static_schedule(num_workers: int, node: int) -> Schedule:
     first = [(members[1:2], members[2:]) for members in nodes]
     third = [(members[:1] + members[max(2, node - 1) :], members[2 : node - 1]) for members in nodes]
     return _group_round(nodes, 0, first), nodes, _group_round(nodes, 1, third), nodes
-
-
-def inter_schedule(num_workers: int, node: int) -> Schedule:
-    """Return the groups of two group rounds in turn: heads across nodes and the others inside; then every node inside.
-
-    >>> inter_schedule(6, 3)
-    (((0, 3), (1, 2), (4, 5)), ((0, 1, 2), (3, 4, 5)))
-    """
-    nodes = nodes_of(num_workers, node)
-    return _group_round(nodes, 0, [(members[1:],) for members in nodes]), nodes
 
 
 def nodes_of(num_workers: int, node: int) -> Groups:

@@ -1,35 +1,40 @@
-"""PS+: pushes and pulls go on beside the computation, on parameters that are one exchange old.
+"""PS+: pushes and pulls go on beside the computation and beside each other, on parameters that are two exchanges old.
 
     worker i: begin pull
               loop: g = g_i(w)
+                    await push                                # of the last iteration's d, begun one unit ago
+                    W = await pull                            # begun at the same time
                     d = optimizer_i step of g, rate = n * eta * modulation
-                    W = await what was begun                  # asked for one iteration ago
-                    begin push_pull(d)                        # asks for the next iteration's W in the same call
-                    w = W - d                                 # own newest update, full weight, not yet in W
-    server:   W <- W - d / n on arrival;  reply W to i
+                    begin push(d);  begin pull                # each has a direction of the link to itself
+                    w = W - last d, if that is not in W, - d  # own newest updates, full weight
+    server:   W <- W - d / n on arrival;  reply to i, without W;  answer a pull at once
 
-The optimizer state is each worker's own; at the end of the phase it is the mean of theirs. With one worker, W - d is
-what the server makes of d: the plain loop, one exchange ahead. That worker pushes W - d itself, and W takes its place,
-so that it is the plain loop bit for bit.
+So a unit takes as long as the longest of three: its computation, a push, a pull. A pull and the push that begins beside
+it may come to the server in either order. W says how many of i's units are in it, and so does the reply to a push. That
+tells whether W holds the last d, to the worker and to a replay alike.
 
-Nobody waits for others, as in the paper. `staleness=s` adds SSP's gate, which is ours: the reply to i waits until
-clock_i - min_j clock_j <= s. It delays the reply only, so whoever is ahead computes on while it waits.
+The optimizer state is each worker's own; at the end of the phase it is the mean of theirs. With one worker, W less what
+it lacks is what the server makes of it: the plain loop, two exchanges ahead. That worker pushes the parameters that it
+came to, and they take W's place, so that it is the plain loop bit for bit.
+
+Nobody waits for others, as in the paper. `staleness=s` adds SSP's gate, which is ours: the reply to i's push waits
+until clock_i - min_j clock_j <= s. It delays that reply only, so whoever is ahead computes on while it waits.
 
 `overlap=false` is a blocking twin to compare with: the same steps and updates, but w = W, which holds d / n already,
-and the worker waits for the reply to each push before it computes on.
+and the worker waits for the reply to each push, which brings W, before it computes on.
 
-**Modulation of a worker's rate**, by the progress that came with the reply that it computes on (a replay knows that
-one; which reply is the newest when a push begins is in no log):
+**Modulation of a worker's rate**, by the newest version that it has when its push begins, which the log names:
 
     progress   clip(own units / the fastest worker's, 0.1, 1) (default); who joins late counts as far behind
-    staleness  (n - 1) / max(n - 1, tau), tau = updates of others between the worker's last two versions: among alike
-               workers tau is n - 1, so that only the stale are damped
+    staleness  (n - 1) / max(n - 1, tau), tau = updates of others between the worker's newest two versions: among
+               alike workers tau is n - 1, so that only the stale are damped
     schedule   no factor; the schedule is read at the cluster's progress, as by all but `none`
     none       no factor; the schedule is read at the worker's own progress alone, as in the public code
 
-**Staleness**, in updates, has no bound. With the gate it is at most (n - 1)(2s + 2) + 1: what SSP's bound says of the
-reply one push earlier, so each other worker makes one more update, and the worker's own last push is one; without
-overlap it is SSP's (n - 1)(2s + 1). A worker for whom nobody waited may exceed that; its push is dropped.
+**Staleness**, in updates, has no bound. With the gate it is at most (n - 1)(2s + 3) + 2. A pull begins when the reply
+to i's push at its clock c is here, so no other clock is below c - s. What is computed on it arrives when i's clock is
+c + 2 and the push before it was answered, so no other clock is above c + 2 + s + 1; two of the updates between are i's
+own. Without overlap it is SSP's (n - 1)(2s + 1). A worker for whom nobody waited may exceed that; its push is dropped.
 
 Source: Jin, Xu, Guo, Hu, Yeung, "PS+", IEEE TPDS 33(12), 2022, doi 10.1109/TPDS.2022.3200518; the loop and the server's
 d / n are those of the authors' public demo, which runs without a gate. Reconstruction: the three modulations, of which
@@ -57,6 +62,7 @@ from hybridsync.protocols.base import (
     Program,
     Protocol,
     Pull,
+    PushOnly,
     PushPull,
     ServerRule,
     Step,
@@ -116,16 +122,21 @@ class PsPlus(Protocol):
 
     def _overlapping(self, num_workers: int) -> Program:
         lease, alone = Lease(), self.modulation == "none"
-        parameters = version = before = yield Await((yield Begin(Pull())))
-        pending = yield Begin(Pull())
+        parameters = version = yield Await((yield Begin(Pull())))
+        push, pull = None, (yield Begin(Pull()))
+        difference, num_pushed = None, 0
         while (units := (yield lease)) is not None:
             gradient = yield Compute(units, parameters)
+            if push is not None:
+                num_pushed = (yield Await(push)).own
+            before, version = version, (yield Await(pull))
             stepped = yield Step(gradient, parameters, self._factor(before, version, num_workers), alone)
-            difference = yield Difference(parameters, stepped)
-            before, version = version, (yield Await(pending))
-            pending = yield Begin(PushPull(difference))
-            parameters = yield Combine(version, difference)
-        yield Await(pending)
+            last, difference = difference, (yield Difference(parameters, stepped))
+            push, pull = (yield Begin(PushOnly(difference, version))), (yield Begin(Pull()))
+            parameters = yield Combine(version, (last, difference) if version.own < num_pushed else (difference,))
+        if push is not None:
+            yield Await(push)
+        yield Await(pull)
 
     def _blocking(self, num_workers: int) -> Program:
         lease, alone = Lease(), self.modulation == "none"
@@ -158,14 +169,15 @@ class PsPlus(Protocol):
         if self.staleness == UNGATED:
             return None
         if self.overlap:
-            return (num_workers - 1) * (2 * self.staleness + 2) + 1
+            return (num_workers - 1) * (2 * self.staleness + 3) + 2
         return (num_workers - 1) * (2 * self.staleness + 1)
 
     def _factor(self, before: Version, version: Version, num_workers: int) -> float:
         """Return the modulation of a worker's rate, by its newest version and the one before."""
         if self.modulation == "staleness":
             alike = max(1, num_workers - 1)
-            return alike / max(alike, version.sequence - before.sequence - 1)
+            of_others = version.sequence - before.sequence - (version.own - before.own)
+            return alike / max(alike, of_others)
         if self.modulation == "progress" and version.fastest:
             return min(1.0, max(LOWEST_FACTOR, version.own / version.fastest))
         return 1.0

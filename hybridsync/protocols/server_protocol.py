@@ -22,9 +22,9 @@ from hybridsync.protocols.base import (
     Pull,
     PushPull,
     ServerRule,
-    check_scaling,
 )
 from hybridsync.protocols.modes import SERVER, SyncMode
+from hybridsync.protocols.scaling import check_scaling
 from hybridsync.protocols.staleness import Bounded, Damped, Scaled
 
 STALENESS_RULES = ("none", "rate", "cut", "dc", "dc_adaptive")

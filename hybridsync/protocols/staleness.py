@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release, ServerRule, scaled
+from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release, ServerRule
+from hybridsync.protocols.scaling import scaled
 
 TOO_STALE = "stale"
 """How the reason begins for which a push is dropped that was computed on parameters of too long ago."""

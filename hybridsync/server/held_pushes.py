@@ -127,12 +127,13 @@ class Decided:
         )
 
     @property
-    def stepped(self) -> tuple[tuple[int, int, int, int, int], ...]:
-        """Return what the log says of each push of local updates (see `hybridsync.storage.apply_log.Stepped`)."""
+    def stepped(self) -> tuple[tuple[int, int, int, int, int, int], ...]:
+        """Return what the log says of each push of local updates (see `Stepped` of `storage/apply_log_entries.py`)."""
         if not self.local_updates:
             return ()
         return tuple(
-            (push.worker, push.incarnation, push.restart_count, push.base, len(push.units)) for push in self.pushes
+            (push.worker, push.incarnation, push.restart_count, push.base, len(push.units), push.newest)
+            for push in self.pushes
         )
 
 

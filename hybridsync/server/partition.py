@@ -92,8 +92,15 @@ class Cut:
         numbers = {leaf.path: number for number, leaf in enumerate(whole.leaves)}
         return cls(whole, layout, layout.within(whole), tuple(numbers[leaf.path] for leaf in layout.leaves))
 
+    @functools.cached_property
+    def is_whole(self) -> bool:
+        """Return whether the part is the whole tree, as that of a single server is."""
+        return self.layout.treedef == self.whole.treedef and self.indices == tuple(range(len(self.whole.leaves)))
+
     def part_of(self, tree: Any) -> Any:
         """Return the part of a whole tree."""
+        if self.is_whole:
+            return tree
         leaves = jax.tree.leaves(tree)
         return self.layout.treedef.unflatten([leaves[index] for index in self.indices])
 
@@ -101,6 +108,8 @@ class Cut:
 def join(cuts: Sequence[Cut], parts: Sequence[Any]) -> Any:
     """Return the whole tree of its parts; of a leaf that several parts have, the first one's is taken."""
     whole = cuts[0].whole
+    if cuts[0].is_whole:
+        return parts[0]
     leaves: list[Any] = [None] * len(whole.leaves)
     for cut, part in zip(reversed(cuts), reversed(parts), strict=True):
         for index, leaf in zip(cut.indices, jax.tree.leaves(part), strict=True):
@@ -145,8 +154,8 @@ class Contributions:
 
     def __init__(self, part: Part) -> None:
         self._shapes = part.programs.contribution
-        trees = (self._shapes, narrowed_contribution(self._shapes, BFLOAT16))
-        self._layouts = {layout.nbytes: layout for layout in map(Layout.of, trees[::-1])}
+        narrow, self._wide = map(Layout.of, (narrowed_contribution(self._shapes, BFLOAT16), self._shapes))
+        self._layouts = {narrow.nbytes: narrow, self._wide.nbytes: self._wide}
 
     def unpack(self, buffer: np.ndarray) -> Any:
         """Return the contribution in a buffer, as views of it; of one with a narrow type, float32 copies.
@@ -158,7 +167,8 @@ class Contributions:
         if layout is None:
             sizes = " or ".join(map(str, self._layouts))
             raise SchemaMismatch(f"a contribution has {sizes} bytes, and this one {buffer.nbytes}")
-        return widened(layout.unpack(buffer), self._shapes)
+        contribution = layout.unpack(buffer)
+        return contribution if layout is self._wide else widened(contribution, self._shapes)
 
 
 @functools.lru_cache(maxsize=8)

@@ -16,7 +16,8 @@ from hybridsync.protocols.base import Change, Compensation
 from hybridsync.server.held_pushes import Decided
 from hybridsync.server.replication import PartSnapshot, Peers
 from hybridsync.server.shard_state import Shard
-from hybridsync.storage.apply_log import ApplyLog, Entry, Left, Stepped
+from hybridsync.storage.apply_log import ApplyLog
+from hybridsync.storage.apply_log_entries import Entry, Left, Stepped
 from hybridsync.training.state import TrainState
 
 
@@ -56,6 +57,10 @@ class PartitionedState:
     def check(self, phase: Phase) -> None:
         """Refuse a phase of a run with another number of servers (see `Peers.check`)."""
         self._peers.check(phase)
+
+    def reserve(self) -> None:
+        """Take the memory of the first phase now (see `Shard.reserve`)."""
+        self._shard.reserve()
 
     def fetch(self, phase: Phase) -> TrainState:
         """Fetch the phase's starting state (see `Shard.fetch`); called while others use the state that is here."""
@@ -119,7 +124,8 @@ class PartitionedState:
 
     def record_read(self, push: Push) -> None:
         """See `StateHolder`."""
-        self._unread.pop((push.worker, push.incarnation), None)
+        if not push.push_only:
+            self._unread.pop((push.worker, push.incarnation), None)
 
     def apply(self, update: Decided, sequence: int) -> None:
         """See `StateHolder`; the other servers begin while the primary's shard is updated."""
@@ -155,7 +161,7 @@ class PartitionedState:
 
     def record_sent(self, push: Push, sequence: int) -> None:
         """See `StateHolder`; the other servers keep this version for the worker until it has read it."""
-        if self._peers:
+        if self._peers and not push.push_only:
             reader = push.worker, push.incarnation
             unread = self._unread.setdefault(reader, set())
             if not push.units and unread:  # a pull reads what it is answered; a repeat of it may read the last answer

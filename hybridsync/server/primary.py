@@ -140,6 +140,15 @@ class Primary:
         self._core.abandon()
         self._release()
 
+    def reserve(self) -> None:
+        """Take the memory of snapshots and of the first phase now, for which training waits later.
+
+        Raises:
+          HybridSyncError: there is no memory for them.
+        """
+        self._snapshot_buffer.reserve()
+        self._state.reserve()
+
     def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
         """Copy the whole state between two updates; `final` refuses every later push of the phase.
 

@@ -19,6 +19,9 @@ class DevicePublisher:
     def __init__(self) -> None:
         self._current: Parameters | None = None
 
+    def reserve(self) -> None:
+        """Do nothing: what is lent is what the updates have made."""
+
     def begin(self, wire: str) -> None:
         """Do nothing: what stays in memory is rounded where it is computed on."""
 
@@ -77,6 +80,14 @@ class ParameterPool:
         self._copies: list[PublishedParameters] = []
         self._current: PublishedParameters | None = None
 
+    def reserve(self) -> None:
+        """Take the memory of two copies now, because training waits for the first ones that are published.
+
+        Raises:
+          HybridSyncError: there is no memory for them.
+        """
+        self._copies += [self._new_copy() for _ in range(2 - len(self._copies))]
+
     def begin(self, wire: str) -> None:
         """Begin a phase whose parameters travel as `wire`; what was published before is nobody's any more."""
         self._layout = self._narrow.get(wire, self._whole)
@@ -91,7 +102,7 @@ class ParameterPool:
             free = next((copy for copy in self._copies if not copy.readers and copy is not self._current), None)
         if free is None:
             try:
-                free = PublishedParameters(self, self._allocate(self._whole.nbytes))
+                free = self._new_copy()
             except HybridSyncError as error:  # the state has moved on: this is no refusal of a call
                 raise MemoryError(str(error)) from error
             self._copies.append(free)
@@ -100,6 +111,9 @@ class ParameterPool:
         self._layout.pack(Parameters(state.params, state.model_state), out=free.buffer)
         with self._lock:
             self._current = free
+
+    def _new_copy(self) -> PublishedParameters:
+        return PublishedParameters(self, self._allocate(self._whole.nbytes))
 
     def current(self) -> PublishedParameters:
         """Lend the current copy; the caller releases it."""

@@ -140,6 +140,11 @@ def check_push(push: Push, phase: Phase, sequence: int, num_dropped: int) -> Non
             f"worker {push.worker} pushes a gradient on sequence {push.base}, but this server has sequences 0 to "
             f"{sequence}; name the one that was pulled"
         )
+    if not 0 <= push.newest <= sequence:
+        raise InvalidMessage(
+            f"worker {push.worker} pushes knowing sequence {push.newest}, but this server has sequences 0 to "
+            f"{sequence}; name the newest one that was pulled"
+        )
 
 
 def check_phase_id(phase_id: PhaseId, phase: Phase | None) -> Phase:

@@ -276,6 +276,11 @@ class Store:
         """Lend a snapshot (see `SnapshotBuffer.lend`)."""
         return self._snapshot_buffer.lend(snapshot_id)
 
+    def reserve(self) -> None:
+        """See `Primary.reserve`."""
+        self._snapshot_buffer.reserve()
+        self._shard.reserve()
+
     def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
         """Refuse: the whole state is captured by the primary.
 

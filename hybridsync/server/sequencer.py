@@ -234,9 +234,8 @@ class Sequencer:
         """
         self.admit(push)
         worker, state = push.worker, self._workers[push.worker]
-        if state.ready is not None or state.granted is not None:
-            return iter(())
-        if any(ticket.push.worker == worker and ticket.reply is None for ticket in self._held):
+        waits = any(ticket.push.worker == worker and ticket.reply is None for ticket in self._held)
+        if waits or state.ready is not None or state.granted is not None:
             return iter(())
         return self._idle(push)
 
@@ -287,7 +286,7 @@ class Sequencer:
 
     def passes(self, push: Push) -> bool:
         """Return whether a finite push is decided by coming: applied by itself, and answered. Changes nothing yet."""
-        phase_id, worker, incarnation, units, base, _, _ = push
+        phase_id, worker, incarnation, units, base, _, _, _, _ = push
         state = self._workers.get(worker)
         if state is None or state.passes_as != incarnation or phase_id != self._passing or len(units) != 1:
             return False
@@ -343,13 +342,15 @@ class Sequencer:
     def _join(self, push: Push) -> Iterator[Decision]:
         """Tell the rule of a process that it has not heard of, and of the end of the one before it."""
         worker, state = push.worker, self._workers[push.worker]
-        known = state.joined
-        if known == push.incarnation and not state.is_idle:
-            return
-        if known is not None and known != push.incarnation:
+        known, idle_in = state.joined, state.idle_in
+        if known == push.incarnation:
+            state.restart_count = max(state.restart_count, push.restart_count)
+            # A late copy of what it has asked before does not end its idleness
+            if idle_in is None or push.restart_count <= idle_in:
+                return
+        elif known is not None:
             yield from self._leave(worker, known)
-        state.is_idle = False
-        state.joined = push.incarnation
+        state.joined, state.idle_in, state.restart_count = push.incarnation, None, push.restart_count
         yield from self._decide(self._rule.on_join(worker))
 
     def _await_grant(self, push: Push, at: float) -> Iterator[Decision]:
@@ -384,8 +385,11 @@ class Sequencer:
     def _idle(self, push: Push) -> Iterator[Decision]:
         yield from self._join(push)
         state = self._workers[push.worker]
+        if push.restart_count < state.restart_count:  # a late copy: it has come back since
+            return
         state.granted = None
-        state.is_idle = self.local_updates  # it begins anew with its next unit, from the newest version
+        if self.local_updates:  # it begins anew with its next unit, from the newest version
+            state.idle_in = push.restart_count
         yield from self._decide(self._rule.on_idle(push.worker))
         yield from self._let_go()
 
@@ -408,9 +412,7 @@ class Sequencer:
                     self._held.forget(ticket)
             elif isinstance(action, Grant):
                 state = self._workers[action.worker]
-                assert state.ready is not None, (
-                    f"the rule grants a transfer to worker {action.worker}, which is not ready"
-                )
+                assert state.ready is not None, f"the rule grants worker {action.worker} a transfer; it is not ready"
                 state.granted, state.ready = state.ready, None
             else:
                 yield from self._drop(action)

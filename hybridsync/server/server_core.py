@@ -51,7 +51,7 @@ class StateHolder(Protocol):
         ...
 
     def record_read(self, push: Push) -> None:
-        """Note that the worker of `push` has read all of the parameters that it computed on."""
+        """Note that the worker of `push` has read all of the parameters that it had, unless it pulls beside it."""
         ...
 
     def apply(self, update: Decided, sequence: int) -> None:
@@ -63,7 +63,7 @@ class StateHolder(Protocol):
         ...
 
     def record_sent(self, push: Push, sequence: int) -> None:
-        """Note that `push` is answered with the parameters of `sequence`, the newest."""
+        """Note that `push` is answered with the parameters of `sequence`, the newest, if it asks for any."""
         ...
 
     def forget(self, worker: int, incarnation: int) -> None:

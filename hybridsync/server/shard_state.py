@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -31,6 +32,8 @@ RELEASE_SECS = 45.0
 
 class Publisher(Protocol):
     """Makes the parameters of a state readable while the next update runs."""
+
+    def reserve(self) -> None: ...
 
     def begin(self, wire: str) -> None: ...
 
@@ -77,7 +80,9 @@ class Progress:
 
 
 class Shard:
-    """The state itself; whoever owns it lets one thread at a time in.
+    """The state itself; whoever owns it lets one thread at a time in, but for `fetch`.
+
+    The lock guards the memory that was reserved for what is fetched.
 
     Args:
       part: which leaves they are, and the programs for them.
@@ -103,6 +108,8 @@ class Shard:
         self._how: Compensation | None = None
         self._squares: Any = None
         self._uploads: dict[int, Any] = {}
+        self._lock = threading.Lock()
+        self._room: dict[str, np.ndarray] = {}
 
     @property
     def empty(self) -> bool:
@@ -115,6 +122,25 @@ class Shard:
         assert self._state is not None, "no phase was entered yet"
         return self._state
 
+    def reserve(self) -> None:
+        """Take the memory of the first state that is taken over, and of what is lent then: training will wait for it.
+
+        Raises:
+          HybridSyncError: there is no memory for it.
+        """
+        cut = self.part.state
+        layouts = {"whole": cut.whole, "part": cut.layout} if self._is_divided else {"whole": cut.whole}
+        room = {name: layout.empty() for name, layout in layouts.items()}
+        for buffer in room.values():
+            buffer.fill(0)  # its pages exist from now on
+        with self._lock:
+            self._room = room
+        self.publisher.reserve()
+
+    @property
+    def _is_divided(self) -> bool:
+        return self.part.state.layout.nbytes < self.part.state.whole.nbytes
+
     def fetch(self, phase: Phase) -> TrainState:
         """Fetch the phase's whole starting state, check it, and return this part of it; nothing here changes.
 
@@ -124,11 +150,15 @@ class Shard:
           HybridSyncError: what arrived is not the state that was captured.
         """
         cut = self.part.state
+        with self._lock:  # once: what is fetched into it stays there
+            room, self._room = self._room, {}
         with self._watchdog.work(f"the state of phase {phase.id}", self._limit_secs):
-            whole = fetch(phase.source, phase.snapshot_id, phase.fingerprint, cut.whole, self._reader_at)
+            whole = fetch(
+                phase.source, phase.snapshot_id, phase.fingerprint, cut.whole, self._reader_at, room.get("whole")
+            )
         state = cut.part_of(whole)
-        if cut.layout.nbytes < cut.whole.nbytes:  # jax uses aligned memory in place: the rest would stay alive with it
-            state = cut.layout.unpack(cut.layout.pack(state))
+        if self._is_divided:  # jax uses aligned memory in place: the rest would stay alive with it
+            state = cut.layout.unpack(cut.layout.pack(state, out=room.get("part")))
         return jax.device_put(state, self._device)
 
     def adopt_state(self, state: TrainState) -> None:

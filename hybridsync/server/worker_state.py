@@ -18,7 +18,9 @@ class WorkerState:
       passes_as: the incarnation that is admitted, joined and not idle: its pushes may pass. None where there is none.
       ready: the push that the worker waits to be granted.
       granted: the push that it was granted, and that has not come yet.
-      is_idle: whether a worker that makes local updates has said that it has nothing to compute.
+      restart_count: the newest that was heard of the incarnation that has joined.
+      idle_in: the restart count of a worker that makes local updates when it said that it has nothing to compute; None
+        while it has.
       num_units: units that a worker with local updates has had applied.
       last: its last push that was applied; None where it steps not by itself, or is fenced.
     """
@@ -29,6 +31,7 @@ class WorkerState:
     passes_as: int | None = None
     ready: Push | None = None
     granted: Push | None = None
-    is_idle: bool = False
+    restart_count: int = 0
+    idle_in: int | None = None
     num_units: int = 0
     last: Push | None = None

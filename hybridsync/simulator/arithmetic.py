@@ -275,7 +275,7 @@ class Counting:
     ) -> tuple[int, int, tuple[int, Units]]:
         value, units = gradient
         taken, before = moved or (0, ())
-        stepped = _mix(_mix(opt_state, value), at)
+        stepped = _mix(_mix(_mix(opt_state, value), at), round(1000 * factor))
         return _mix(parameters, stepped), stepped, (_mix(taken, stepped), before + units)
 
     def difference(self, contribution: Any, moved: Any) -> tuple[int, Units]:
@@ -301,7 +301,8 @@ class Counting:
         return Counts(_mix(state.digest, stepped), counts, stepped)
 
     def averaged(self, states: list[Counts], reply: GroupReply) -> list[Counts]:
-        digest, opt_state, units = reply.sequence, reply.sequence, {unit for state in states for unit in state.counts}
+        digest = opt_state = _mix(reply.sequence, reply.units)  # the learning rate follows the units
+        units = {unit for state in states for unit in state.counts}
         for state in states:
             digest, opt_state = _mix(digest, state.digest), _mix(opt_state, state.opt_state)
         counts: dict[int, int | Fraction] = {}

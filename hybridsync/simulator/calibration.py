@@ -20,6 +20,7 @@ from typing import Any
 
 from hybridsync.config import Straggler
 from hybridsync.core.errors import WorkdirError
+from hybridsync.emulation.ring_model import ring_secs
 from hybridsync.interfaces.reports import SEND
 from hybridsync.simulator.arithmetic import Sizes
 from hybridsync.simulator.cluster import Cluster, Costs, Device, Link, Scenario
@@ -157,8 +158,8 @@ def fit(measured: Measured, sizes: Sizes) -> Fitted:
     costs = base.costs
     server_link = base.server_link
     apply_secs = costs.apply_secs if applies.secs is None else applies.secs
+    emulation = measured.config.get("emulation", {})
     if calls.secs is not None:  # there and back again, through both ports
-        emulation = measured.config.get("emulation", {})
         slower = (emulation.get("link_bytes_per_sec"), emulation.get("port_bytes_per_sec"))
         moved = (sizes.gradient + sizes.parameters) / min([link.bytes_per_sec, *filter(None, slower)])
         moved += 2 * emulation.get("latency_secs", 0.0)  # a simulation of this run emulates its links as well
@@ -168,10 +169,12 @@ def fit(measured: Measured, sizes: Sizes) -> Fitted:
     num_members = max((len(phase["members"]) for phase in phases), default=1)
     step_secs = costs.step_secs
     if steps.secs is not None:
-        step_secs = steps.secs - costs.update_secs - base.all_reduce_secs(sizes.gradient, num_members)
+        emulated = emulation.get("link_bytes_per_sec") or math.inf, emulation.get("latency_secs", 0.0)
+        slower = min(emulated[0], link.bytes_per_sec), emulated[1] + link.latency_secs
+        step_secs = steps.secs - costs.update_secs - ring_secs(sizes.gradient, num_members, *slower)
         if step_secs < 0:  # faster than the network was thought to be
             link = Link(link.latency_secs * 0.1, link.bytes_per_sec * 10)
-            step_secs = max(steps.secs - costs.update_secs, 0.0)
+            step_secs = max(steps.secs - costs.update_secs - ring_secs(sizes.gradient, num_members, *emulated), 0.0)
     fitted = {
         "apply_secs": apply_secs,
         "step_secs": step_secs,

@@ -18,23 +18,10 @@ from typing import Literal, get_args
 
 from hybridsync.config.injected_stragglers import Slowness
 from hybridsync.core.errors import ConfigError
+from hybridsync.emulation.ring_model import ring_secs
+from hybridsync.simulator.colocated import Colocated, check_numbers
 
 Role = Literal["worker", "server", "chief"]
-
-
-def _check(
-    value: object,
-    *,
-    above: tuple[str, ...] = (),
-    not_below: tuple[str, ...] = (),
-    endless: tuple[str, ...] = (),
-) -> None:
-    for name in (*above, *not_below, *endless):
-        number = getattr(value, name)
-        holds = (number > 0 if name in above else number >= 0) and (number < math.inf or name in endless)
-        if not holds:
-            bound = "above 0" if name in above else "0 or more"
-            raise ConfigError(f"{type(value).__name__}.{name} must be {bound}, got {number}; correct it")
 
 
 def normals(random: Random) -> Iterator[float]:
@@ -65,7 +52,7 @@ class Device:
     trace: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        _check(self, above=("secs",), not_below=("spread",))
+        check_numbers(self, above=("secs",), not_below=("spread",))
         if any(not 0 < secs < math.inf for secs in self.trace):
             raise ConfigError(f"Device.trace must hold seconds above 0, got {min(self.trace)}; correct the file")
 
@@ -96,7 +83,7 @@ class Link:
     bytes_per_sec: float = 1.25e9
 
     def __post_init__(self) -> None:
-        _check(self, above=("bytes_per_sec",), not_below=("latency_secs",))
+        check_numbers(self, above=("bytes_per_sec",), not_below=("latency_secs",))
 
 
 @dataclass(frozen=True)
@@ -129,58 +116,7 @@ class Costs:
     notice_secs: float = 0.01
 
     def __post_init__(self) -> None:
-        _check(self, not_below=tuple(each.name for each in fields(self)))
-
-
-@dataclass(frozen=True)
-class Colocated:
-    """Every worker's machine holds a part of the parameters as well, and what some machines send comes late.
-
-    An exchange of worker i with the machines j takes so much longer, where t_ij = latency_i + latency_j:
-
-        alone (asynchronous)      round_trips * sum_j t_ij + recovery * (max_j t_ij)^2
-        all at once (lock-step)   max(0, round_trips * max_i sum_j t_ij - Costs.step_secs) + incast * recovery * max t^2
-
-    Layers ask their machines in turn, so waits add up; in lock-step they lie beside the others' transfers. A flow that
-    has lost a packet grows its window by a packet a round trip, which takes the square of the round trip to make up.
-
-    Source: reconstruction; Chiu and Jain, Analysis of the increase and decrease algorithms, 1989, for the recovery.
-
-    Args:
-      latency_secs: more for what machine 0, 1, ... sends; one for each worker.
-      round_trips: with each machine in one exchange, in their turn.
-      recovery: seconds a squared second of round trip, for an exchange that has the ports to itself.
-      incast: how many times more where all exchange at once.
-
-    Raises:
-      ConfigError: a value is out of range.
-    """
-
-    latency_secs: tuple[float, ...]
-    round_trips: float = 1.0
-    recovery: float = 0.0
-    incast: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check(self, not_below=("round_trips", "recovery", "incast"))
-        if any(not 0 <= secs < math.inf for secs in self.latency_secs):
-            raise ConfigError(f"Colocated.latency_secs must hold seconds of 0 or more, got {min(self.latency_secs)}")
-
-    def exchange_secs(self, worker: int) -> float:
-        """Return how much longer an exchange of `worker` takes that has the ports to itself."""
-        trips = self._trips(worker)
-        return self.round_trips * math.fsum(trips) + self.recovery * max(trips, default=0.0) ** 2
-
-    def step_secs(self, beside_secs: float) -> float:
-        """Return how much longer a lock-step step takes, in which the transfers take `beside_secs` anyway."""
-        trips = [self._trips(worker) for worker in range(len(self.latency_secs))]
-        waits = self.round_trips * max((math.fsum(some) for some in trips), default=0.0)
-        longest = max((max(some, default=0.0) for some in trips), default=0.0)
-        return max(0.0, waits - beside_secs) + self.incast * self.recovery * longest**2
-
-    def _trips(self, worker: int) -> list[float]:
-        late = self.latency_secs
-        return [late[worker] + late[other] for other in range(len(late)) if other != worker]
+        check_numbers(self, not_below=tuple(each.name for each in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -211,7 +147,7 @@ class Cluster:
     def __post_init__(self) -> None:
         if not self.devices:
             raise ConfigError("Cluster.devices is empty; give at least one Device")
-        _check(self, above=("node_size",))
+        check_numbers(self, above=("node_size",))
 
     def device(self, worker: int) -> Device:
         """Return the device of `worker`."""
@@ -222,20 +158,15 @@ class Cluster:
         return sorted({worker // self.node_size for worker in workers})
 
     def all_reduce_secs(self, num_bytes: int, num_members: int, *, inside: bool = False) -> float:
-        """Return the seconds of a ring all-reduce: 2 (n-1) messages of 1/n of the buffer each, one after another.
+        """Return the seconds of a ring all-reduce on the cluster's own links (see `ring_secs`).
 
         Args:
           num_bytes: of the buffer.
           num_members: n.
           inside: whether all of them are on one machine, where a machine has several workers.
-
-        Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009.
         """
-        if num_members == 1:
-            return 0.0
-        rounds = 2 * (num_members - 1)
         link = self.node_link if inside and self.node_size > 1 else self.worker_link
-        return rounds * (link.latency_secs + num_bytes / num_members / link.bytes_per_sec)
+        return ring_secs(num_bytes, num_members, link.bytes_per_sec, link.latency_secs)
 
 
 @dataclass(frozen=True)
@@ -264,7 +195,8 @@ class Slow:
 
     def __post_init__(self) -> None:
         not_below = ("worker", "delay_secs", "start_secs", "rpc_secs")
-        _check(self, above=("factor", "bytes_per_sec"), not_below=not_below, endless=("stop_secs", "bytes_per_sec"))
+        endless = ("stop_secs", "bytes_per_sec")
+        check_numbers(self, above=("factor", "bytes_per_sec"), not_below=not_below, endless=endless)
 
     @property
     def slowness(self) -> Slowness:
@@ -293,7 +225,7 @@ class Death:
     def __post_init__(self) -> None:
         if self.role not in get_args(Role):
             raise ConfigError(f"Death.role must be one of {', '.join(get_args(Role))}, got {self.role!r}; correct it")
-        _check(self, not_below=("id", "at_secs") if self.back_secs is None else ("id", "at_secs", "back_secs"))
+        check_numbers(self, not_below=("id", "at_secs") if self.back_secs is None else ("id", "at_secs", "back_secs"))
 
 
 @dataclass(frozen=True)
@@ -306,7 +238,7 @@ class Pause:
     replaced: bool = False
 
     def __post_init__(self) -> None:
-        _check(self, not_below=("worker", "at_secs"), endless=("secs",))
+        check_numbers(self, not_below=("worker", "at_secs"), endless=("secs",))
 
 
 @dataclass(frozen=True)
@@ -317,7 +249,18 @@ class Hang:
     at_secs: float
 
     def __post_init__(self) -> None:
-        _check(self, not_below=("worker", "at_secs"))
+        check_numbers(self, not_below=("worker", "at_secs"))
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A command of the run's user, who asks for another protocol at a second of the run."""
+
+    at_secs: float
+    spec: str
+
+    def __post_init__(self) -> None:
+        check_numbers(self, not_below=("at_secs",))
 
 
 @dataclass(frozen=True)
@@ -328,7 +271,7 @@ class Join:
     at_secs: float
 
     def __post_init__(self) -> None:
-        _check(self, not_below=("worker", "at_secs"))
+        check_numbers(self, not_below=("worker", "at_secs"))
 
 
 @dataclass(frozen=True)
@@ -340,7 +283,7 @@ class Partition:
     secs: float
 
     def __post_init__(self) -> None:
-        _check(self, not_below=("at_secs",), endless=("secs",))
+        check_numbers(self, not_below=("at_secs",), endless=("secs",))
 
 
 @dataclass(frozen=True)
@@ -363,7 +306,7 @@ class Chaos:
     until_secs: float = math.inf
 
     def __post_init__(self) -> None:
-        _check(self, above=("delay_secs",), not_below=("lost", "duplicated", "delayed"), endless=("until_secs",))
+        check_numbers(self, above=("delay_secs",), not_below=("lost", "duplicated", "delayed"), endless=("until_secs",))
         if self.lost + self.duplicated + self.delayed > 1:
             raise ConfigError(
                 f"Chaos: lost {self.lost}, duplicated {self.duplicated} and delayed {self.delayed} sum to more than 1; "
@@ -382,7 +325,7 @@ class Scenario:
 
     Args:
       cluster: the machines.
-      slow, deaths, pauses, hangs, joins, partitions: what happens when.
+      slow, deaths, pauses, hangs, joins, partitions, switches: what happens when.
       chaos: what happens to messages.
       save_fails: which saves fail, counted from 0.
       preempt_secs: when the run is asked to save its state and stop; infinite for never.
@@ -398,6 +341,7 @@ class Scenario:
     chaos: Chaos = Chaos()
     save_fails: tuple[int, ...] = ()
     preempt_secs: float = math.inf
+    switches: tuple[Switch, ...] = ()
 
     @property
     def reliable(self) -> bool:

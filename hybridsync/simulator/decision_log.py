@@ -16,9 +16,10 @@ from typing import Any, TextIO
 from hybridsync.interfaces.messages import LeaseReply, Push, PushReply
 from hybridsync.interfaces.phase import Phase
 from hybridsync.simulator.event_loop import Loop
-from hybridsync.simulator.simulated_cluster import Watch
 from hybridsync.simulator.simulated_process import Process
-from hybridsync.storage.apply_log import ApplyLog, Entry, Left
+from hybridsync.simulator.watch import Watch
+from hybridsync.storage.apply_log import ApplyLog
+from hybridsync.storage.apply_log_entries import Entry, Left
 from hybridsync.storage.jsonl import encode
 from hybridsync.telemetry.events import Elapsed, Events
 

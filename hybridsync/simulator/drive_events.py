@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hybridsync.core.errors import HybridSyncError, PhaseRevoked, RoleLost, StalePhase, WaitTimeout
 from hybridsync.interfaces.phase import Phase
 from hybridsync.worker.lease_queue import LeaseQueue
-from hybridsync.worker.requests import IO, ComputeUnit, Join, LeaseUnits, Start, Ticket
+from hybridsync.worker.requests import IO, ComputeUnit, Join, LeaseUnits, RunBeside, Start, Ticket
 
 if TYPE_CHECKING:
     from hybridsync.simulator.simulated_worker import Worker
@@ -60,6 +60,35 @@ class EventTicket:
         return self.reply
 
 
+class PartBeside:
+    """A part of an engine that goes on beside the rest of it.
+
+    Args:
+      driver: of the engine.
+      io: the part's requests.
+      then: takes None when it has ended, or the error that ended it.
+    """
+
+    def __init__(self, driver: EventDriver, io: IO, then: Then) -> None:
+        self._driver, self._io, self._then = driver, io, then
+
+    def resume(self, reply: Any) -> None:
+        """Go on with the reply that the part waits for, or with the error that it is."""
+        if self._driver.is_stale(self.resume, reply):
+            return
+        try:
+            step = self._io.throw if isinstance(reply, HybridSyncError) else self._io.send
+            self._driver.advance(self._io, step, reply, self.resume)
+        except StopIteration:
+            self._then(None)
+        except HybridSyncError as error:
+            self._then(error)
+
+    def close(self) -> None:
+        """End with the process."""
+        self._io.close()
+
+
 class EventDriver:
     """Drives one engine through one phase.
 
@@ -78,11 +107,13 @@ class EventDriver:
         self._loop, self._io = worker.simulated.loop, engine.run()
         self._wire = phase.protocol.wire_dtype
         self._ended = self._revoked = False
+        self._beside: PartBeside | None = None
         self._carriers: Carriers = {
             LeaseUnits: self._lease,
             ComputeUnit: self._compute,
             Start: self._start,
             Join: self._join,
+            RunBeside: self._run_beside,
             **carriers(self),
         }
 
@@ -121,6 +152,8 @@ class EventDriver:
         """End with the process."""
         self._ended = True
         self._io.close()
+        if self._beside is not None:
+            self._beside.close()
 
     def is_stale(self, call: Callable[..., object], *args: Any) -> bool:
         """Return whether what comes now is not for this engine, or not yet: a stopped process hears it later."""
@@ -132,15 +165,19 @@ class EventDriver:
         self._loop.after(self.worker.unit_secs(unit), then, contribution)
         return PENDING
 
+    def advance(self, io: IO, step: Callable[[Any], Any], value: Any, resume: Then) -> None:
+        """Carry out requests until the reply to one comes later, with which `resume` goes on."""
+        carriers = self._carriers
+        while True:
+            request = step(value)
+            value = carriers[type(request)](request, resume)
+            if value is PENDING:
+                return
+            step = io.throw if isinstance(value, HybridSyncError) else io.send
+
     def _go_on(self, step: Callable[[Any], Any], value: Any) -> None:
-        carriers, io, resume = self._carriers, self._io, self.resume
         try:
-            while True:
-                request = step(value)
-                value = carriers[type(request)](request, resume)
-                if value is PENDING:
-                    return
-                step = io.throw if isinstance(value, HybridSyncError) else io.send
+            self.advance(self._io, step, value, self.resume)
         except StopIteration:
             self._end("")
         except (PhaseRevoked, RoleLost, StalePhase, WaitTimeout) as error:  # as the worker's loop over phases
@@ -168,6 +205,11 @@ class EventDriver:
 
     def _compute(self, request: ComputeUnit, then: Then) -> Any:
         return self.compute(request.unit, request.parameters, then)
+
+    def _run_beside(self, request: RunBeside, then: Then) -> Any:
+        self._beside = PartBeside(self, request.io, then)
+        self._beside.resume(None)
+        return PENDING
 
     def _start(self, request: Start, then: Then) -> Ticket:
         ticket = EventTicket(self)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.orders import OrdersInMemory, OrderStore
 from hybridsync.core.errors import CheckpointError, HybridSyncError, StalePhase
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import RoleEvent, Snapshot, StateVersion
@@ -18,7 +20,7 @@ from hybridsync.phases.reporter import Reporter
 from hybridsync.simulator.simulated_process import Process
 from hybridsync.simulator.simulated_server import Server
 from hybridsync.simulator.simulated_worker import Worker
-from hybridsync.storage.apply_log import Entry, Left
+from hybridsync.storage.apply_log_entries import Entry, Left
 from hybridsync.workdir.opening import PhaseIdsInMemory
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class Workdir:
       log: of the updates.
       ends: whose optimizer states a phase left behind, by its phase.
       num_saves: how many were tried.
+      orders: of the run's user.
     """
 
     phase_ids: PhaseIds = field(default_factory=PhaseIdsInMemory)
@@ -64,6 +67,7 @@ class Workdir:
     log: list[Entry] = field(default_factory=list)
     ends: dict[int, Left] = field(default_factory=dict)
     num_saves: int = 0
+    orders: OrderStore = field(default_factory=OrdersInMemory)
 
     def open(self, workload: int, start: Any, *, alive: bool) -> tuple[Ledger, StateVersion, Any]:
         """Return the ledger, the state and what it is, as `hybridsync.workdir.opening.open_run` does.
@@ -320,7 +324,8 @@ class Hosts:
         unit = process.unit if isinstance(process, Worker) else -1
         self.ended_on[unit] += 1
         process.kill()
-        event = RoleEvent(process.role, process.id, process.pid, reason, simulated.clock.wall(), unit)
+        told = (process.role, process.id, process.pid, reason, simulated.clock.wall(), unit)
+        event = RoleEvent(*told, restart_count=process.restart_count)
         simulated.loop.after(costs.notice_secs, self._notice, event)
         back = costs.restart_secs if back_secs is None else back_secs
         simulated.loop.after(back, self._start_again, process)
@@ -343,3 +348,28 @@ class Hosts:
     def _start_again(self, process: Process) -> None:
         if self.newest[process.role, process.id] is process:
             self.start(process.role, process.id)
+
+
+class SharedLog:
+    """Keeps what a captured holder wrote to the apply log (see `hybridsync.storage.apply_log.ApplyLog`)."""
+
+    def __init__(self, entries: list[Entry], ends: dict[int, Left]) -> None:
+        self._entries, self._ends = entries, ends
+        self._noted: list[Entry] = []
+
+    def write(self, entry: Entry) -> None:
+        self._noted.append(entry)
+
+    def record_left(self, left: Left) -> None:
+        self._ends[left.phase] = left
+
+    def detach(self) -> Callable[[], None]:
+        return self.flush  # nobody writes meanwhile
+
+    def flush(self) -> None:
+        noted, self._noted = self._noted, []
+        known = self._entries[-1].sequence if self._entries else -1
+        self._entries.extend(entry for entry in noted if entry.sequence > known)
+
+    def clear(self) -> None:
+        self._noted.clear()

@@ -11,8 +11,9 @@ from random import Random
 from typing import Any
 
 from hybridsync.config import AS_FAST, EmulationConfig, Slowness
-from hybridsync.emulation.link_delays import emulated
+from hybridsync.emulation.link_delays import emulated, emulated_rings
 from hybridsync.emulation.link_model import SlowLinks, Transfer
+from hybridsync.emulation.ring_model import Ring
 from hybridsync.interfaces.messages import Push
 from hybridsync.simulator.cluster import Cluster, Scenario
 from hybridsync.simulator.event_loop import Loop
@@ -29,7 +30,7 @@ class Network:
       scenario: links, chaos and partitions.
       random: draws for the chaos.
       num_servers: how many ports the traffic with the servers is spread over.
-      emulation: links that are slower than the scenario's, for the traffic with the servers.
+      emulation: links that are slower than the scenario's.
       slowness: (worker, unit) -> how slow the worker's link is now; None where none ever is.
 
     Attributes:
@@ -53,13 +54,14 @@ class Network:
         link, port = scenario.cluster.worker_link.bytes_per_sec, scenario.cluster.server_link.bytes_per_sec
         wire = emulated(emulation, num_servers, link_bytes_per_sec=link, port_bytes_per_sec=port)
         self._begin_push, self._begin_pull = wire.begin_push, wire.begin_pull
+        worker_link = scenario.cluster.worker_link
+        self._rings = emulated_rings(emulation, worker_link.bytes_per_sec, worker_link.latency_secs)
         self._slow = None if slowness is None else SlowLinks(slowness)
         self._latency = scenario.cluster.worker_link.latency_secs + scenario.cluster.server_link.latency_secs
-        late = scenario.cluster.colocated
+        self._machines = late = scenario.cluster.colocated
         self._longer = [late.exchange_secs(worker) for worker in range(len(late.latency_secs))] if late else []
         self._call_secs = scenario.cluster.worker_link.latency_secs + scenario.cluster.costs.call_secs
         self._is_plain = self.reliable and self._slow is None and not self._longer
-        self._node_free_at: dict[int, float] = {}
         self.num_bytes = 0
 
     def to_server(self, push: Push, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
@@ -69,7 +71,8 @@ class Network:
             self._carry(self._begin_push(self._loop.now, num_bytes), self._latency, call, args)
             return
         transfer = self._begin_push(self._loop.now, num_bytes, self._slow.of(push) if self._slow else AS_FAST)
-        longer = self._longer[push.worker] if self._longer else 0.0
+        is_late = self._machines is not None and self._machines.is_late_at(self._loop.now)
+        longer = self._longer[push.worker] if is_late else 0.0
         for late_secs in self._copies(push.worker):
             self._carry(transfer, longer + self._latency + late_secs, call, args)
 
@@ -89,27 +92,35 @@ class Network:
         for late_secs in self._copies(worker):
             loop.plan((loop.now + self._call_secs + late_secs, loop.turn(), call, args))
 
-    def averaged_at(self, members: tuple[int, ...], num_bytes: int) -> float:
-        """Return when a group that begins now has averaged `num_bytes` of each of its members, by a ring over them.
+    def all_reduce(
+        self, members: tuple[int, ...], num_bytes: int, beside_secs: float, call: Callable[..., object]
+    ) -> None:
+        """Carry a ring all-reduce of `num_bytes` of each of the `members`, which begins now; `call` hears of its end.
 
         A ring that leaves a node goes once through the port of each node it comes to, which its workers share.
+
+        Args:
+          members: at least one.
+          num_bytes: of the buffer.
+          beside_secs: what it takes besides.
+          call: when it has ended.
         """
-        now, cluster = self._loop.now, self.cluster
+        loop, cluster = self._loop, self.cluster
         nodes = cluster.nodes_of(members)
-        at = now + cluster.costs.step_secs
         if len(nodes) > 1:
-            secs = 2 * (len(members) - 1) / len(members) * num_bytes / cluster.worker_link.bytes_per_sec
-            begins = [max(now, self._node_free_at.get(node, now)) for node in nodes]
-            self._node_free_at.update((node, begin + secs) for node, begin in zip(nodes, begins, strict=True))
-            return at + max(begins) - now + cluster.all_reduce_secs(num_bytes, len(members))
-        return at + cluster.all_reduce_secs(num_bytes, len(members), inside=True)
+            ring = self._rings.begin(loop.now, nodes, len(members), num_bytes, beside_secs)
+            self._carry(ring, 0.0, call, ())
+        else:
+            loop.after(beside_secs + cluster.all_reduce_secs(num_bytes, len(members), inside=True), call)
 
     def cut_off(self, worker: int) -> bool:
         """Return whether nobody reaches `worker` now."""
         now = self._loop.now
         return any(worker in p.workers and p.at_secs <= now < p.at_secs + p.secs for p in self._partitions)
 
-    def _carry(self, transfer: Transfer, behind: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
+    def _carry(
+        self, transfer: Transfer | Ring, behind: float, call: Callable[..., object], args: tuple[Any, ...]
+    ) -> None:
         """Plan a call for `behind` seconds after the arrival of a transfer, or a look at it where that may be later."""
         loop = self._loop
         if transfer.is_certain:
@@ -117,7 +128,9 @@ class Network:
         else:
             loop.plan((transfer.arrives + behind, loop.turn(), self._look, (transfer, behind, call, args)))
 
-    def _look(self, transfer: Transfer, behind: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
+    def _look(
+        self, transfer: Transfer | Ring, behind: float, call: Callable[..., object], args: tuple[Any, ...]
+    ) -> None:
         if transfer.arrives + behind > self._loop.now:  # others have begun meanwhile
             self._carry(transfer, behind, call, args)
         else:

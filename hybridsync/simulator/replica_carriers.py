@@ -60,11 +60,7 @@ class ReplicaCarriers:
 
     def _send(self, request: SendPart, then: Then) -> Any:
         simulated = self._simulated
-        if not simulated.late:
-            return False
-        sizes = simulated.arithmetic.sizes
-        num_bytes = {"contribution": sizes.gradient, "parameters": sizes.parameters, "state": sizes.state}[request.what]
-        secs = simulated.slowness(self._driver.worker.id, request.unit).transfer_secs(num_bytes)
+        secs = simulated.part_secs(self._driver.worker.id, request.unit, request.what)
         if not secs:
             return False
         simulated.loop.after(secs, then, True)
@@ -157,7 +153,8 @@ class GroupCarriers:
 
     def _join(self, request: JoinGroup, then: Then) -> Any:
         simulated = self._simulated
-        self._driver.worker.call("meet", lambda: simulated.group_for(request.request), then)
+        kind = "serve" if request.request.serves else "meet"  # one of each may be under way
+        self._driver.worker.call(kind, lambda: simulated.group_for(request.request), then)
         return PENDING
 
     def _average(self, request: AverageGroup, then: Then) -> Any:

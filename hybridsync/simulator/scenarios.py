@@ -78,6 +78,10 @@ def _text(value: Any, used: set[str], indent: int) -> str:
         return f"{type(value).__name__}(" + (f"\n{''.join(lines)}{end})" if lines else ")")
     if isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
         return "(\n" + "".join(f"{pad}{_text(item, used, indent + 4)},\n" for item in value) + f"{end})"
+    if isinstance(value, tuple) and any(isinstance(item, tuple) for item in value):
+        return "(" + "".join(f"{_text(item, used, indent)}, " for item in value).rstrip(" ") + ")"
+    if isinstance(value, tuple) and math.inf in value:
+        return f"({', '.join(_text(item, used, indent) for item in value)})"
     return 'float("inf")' if value == math.inf else repr(value)
 
 

@@ -26,10 +26,8 @@ class ServerCarriers:
 
     def __init__(self, driver: EventDriver) -> None:
         simulated = driver.simulated
-        network = simulated.network
-        insisting = Insisting(network, simulated.loop, simulated.retry_secs, driver.is_stale)
         self._driver, self._simulated = driver, simulated
-        self._way: Network | Insisting = network if network.reliable else insisting
+        self._way, self._beside = self._way_to_server(), self._way_to_server()
         self._server: Server = simulated.at(driver.phase.servers[0])
         self._sizes = simulated.arithmetic.sizes
         self._push_bytes, _ = self._sizes.on_wire(driver.phase.protocol.wire_dtype)
@@ -41,9 +39,10 @@ class ServerCarriers:
 
     def _call(self, request: CallServer, then: Then) -> Any:
         verb, push, server, sizes = request.verb, request.push, self._server, self._sizes
-        if verb == "push_pull":
+        if verb in ("push_pull", "push"):
             heard = partial(self._pushed, push, then)
-            self._way.to_server(push, self._push_bytes, server.push, push, request.body, heard)
+            way = self._beside if verb == "push" else self._way
+            way.to_server(push, self._push_bytes, server.push, push, request.body, heard)
         elif verb == "upload_opt_state":
             opt_state_bytes = sizes.state - sizes.parameters
             self._simulated.network.to_server(push, opt_state_bytes, server.upload_opt_state, push, request.body)
@@ -57,6 +56,14 @@ class ServerCarriers:
             }
             self._way.to_server(push, 0, calls[verb], push, partial(_answered, then))
         return PENDING
+
+    def _way_to_server(self) -> Network | Insisting:
+        """Return a way for one call at a time: what is pushed beside the others has its own."""
+        simulated = self._simulated
+        network = simulated.network
+        if network.reliable:
+            return network
+        return Insisting(network, simulated.loop, simulated.retry_secs, self._driver.is_stale)
 
     def _pushed(self, push: Push, then: Then, answer: Any, parameters: Any) -> None:
         if isinstance(answer, HybridSyncError):

@@ -12,8 +12,8 @@ from hybridsync.simulator.event_loop import Loop
 from hybridsync.simulator.network import Network
 
 if TYPE_CHECKING:
-    from hybridsync.simulator.simulated_cluster import Watch
     from hybridsync.simulator.simulated_process import Process
+    from hybridsync.simulator.watch import Watch
 
 Answer = Callable[[], Any]
 

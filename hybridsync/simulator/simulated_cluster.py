@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.run_state import RunState
 from hybridsync.config import Slowness, Straggler, Stragglers, together
-from hybridsync.core.errors import DamagedState, RoleLost
+from hybridsync.core.errors import ConfigError, DamagedState, NotRunning, RoleLost
 from hybridsync.core.plan import PhaseId
+from hybridsync.interfaces.commands import SwitchRequest
 from hybridsync.interfaces.messages import (
     GroupReply,
     GroupRequest,
@@ -22,13 +24,10 @@ from hybridsync.interfaces.messages import (
     LeaseRequest,
     PhaseReply,
     PhaseRequest,
-    Push,
-    PushReply,
     Snapshot,
 )
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import PhaseIds
-from hybridsync.interfaces.reports import Report
 from hybridsync.phases.assembly import assemble
 from hybridsync.phases.enter_servers import in_turn
 from hybridsync.phases.recovery import Start
@@ -38,90 +37,30 @@ from hybridsync.policies.straggler_detector import detector_of
 from hybridsync.simulator.arithmetic import Arithmetic
 from hybridsync.simulator.cluster import Device, Scenario, Slow, normals
 from hybridsync.simulator.event_loop import Loop, VirtualClock
-from hybridsync.simulator.fake_io import ChiefKilled, Disk, Hosts, KillableReporter, SimulatedCommittedState, Workdir
+from hybridsync.simulator.fake_io import (
+    ChiefKilled,
+    Disk,
+    Hosts,
+    KillableReporter,
+    SharedLog,
+    SimulatedCommittedState,
+    Workdir,
+)
 from hybridsync.simulator.network import Network
 from hybridsync.simulator.simulated_chief import ChiefFront
 from hybridsync.simulator.simulated_process import Process
 from hybridsync.simulator.virtual_collectives import GroupAverage, VirtualAllReduce
-from hybridsync.storage.apply_log import ApplyLog, Entry, Left, NullApplyLog
+from hybridsync.simulator.watch import Watch
+from hybridsync.storage.apply_log import ApplyLog, NullApplyLog
+from hybridsync.storage.apply_log_entries import Entry
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
 from hybridsync.training.run import Run
+from hybridsync.workdir.opening import orders_of
 
-Units = tuple[int, ...]
+Part = Literal["contribution", "parameters", "state"]
 RETRY_SECS = 1.0
 """After so long without an answer a push or pull is repeated, where messages may be lost."""
-
-
-class Watch:
-    """Hears of what a simulation does, for those who check it."""
-
-    simulated: SimulatedCluster | None = None
-    """The cluster that is watched."""
-
-    def announced(self, request: PhaseRequest, phase: Phase) -> None:
-        """Called when the chief tells a worker of a phase."""
-
-    def entered(self, process: Process, phase: Phase, state: Any) -> None:
-        """Called when a server, or a member of a mesh, holds the phase's starting state."""
-
-    def granted(self, request: LeaseRequest, reply: LeaseReply) -> None:
-        """Called when the chief has given out units."""
-
-    def reported(self, report: Report) -> None:
-        """Called when the chief has taken a report."""
-
-    def applied(self, process: Process, phase: Phase, sequence: int, pushes: tuple[Push, ...], units: Units) -> None:
-        """Called when a server, or a member of a mesh, which has no pushes, has come to `sequence` by units."""
-
-    def stepped(self, worker: Process, phase: Phase, unit: int) -> None:
-        """Called when a member of a group phase has applied a unit to its own replica."""
-
-    def synchronised(self, worker: Process, phase: Phase, reply: GroupReply, state: Any) -> None:
-        """Called when a member of a group phase holds what a full synchronisation made of all replicas."""
-
-    def fenced(self, server: Process, worker: int, incarnation: int) -> None:
-        """Called when a server is told to refuse a worker's processes up to `incarnation`."""
-
-    def arrived(self, server: Process, push: Push) -> None:
-        """Called when a push has come to a server."""
-
-    def acknowledged(self, server: Process, push: Push, reply: PushReply) -> None:
-        """Called when a server answers a push or a pull."""
-
-    def served(self, server: Process, phase: Phase) -> None:
-        """Called when a server serves a phase."""
-
-    def leased(self, worker: Process, phase: Phase, reply: LeaseReply) -> None:
-        """Called when a worker was given units."""
-
-    def pushed(self, push: Push, reply: PushReply) -> None:
-        """Called when a worker has the answer to a push."""
-
-
-class SharedLog:
-    """Keeps what a captured holder wrote to the apply log (see `hybridsync.storage.apply_log.ApplyLog`)."""
-
-    def __init__(self, entries: list[Entry], ends: dict[int, Left]) -> None:
-        self._entries, self._ends = entries, ends
-        self._noted: list[Entry] = []
-
-    def write(self, entry: Entry) -> None:
-        self._noted.append(entry)
-
-    def record_left(self, left: Left) -> None:
-        self._ends[left.phase] = left
-
-    def detach(self) -> Callable[[], None]:
-        return self.flush  # nobody writes meanwhile
-
-    def flush(self) -> None:
-        noted, self._noted = self._noted, []
-        known = self._entries[-1].sequence if self._entries else -1
-        self._entries.extend(entry for entry in noted if entry.sequence > known)
-
-    def clear(self) -> None:
-        self._noted.clear()
 
 
 class SimulatedCluster:
@@ -221,6 +160,8 @@ class SimulatedCluster:
             evict=self.hosts.evict,
             detector=detector_of(config.policy),
             late=[join.worker for join in self.scenario.joins if join.at_secs > self.loop.now],
+            orders=orders_of(run, workdir.orders),
+            min_workers=config.min_workers,
         )
         self.chief = Chief(chief_state)
         self.chief_front = ChiefFront(self.chief, self.loop, self.network, self.watch)
@@ -339,7 +280,7 @@ class SimulatedCluster:
     def all_reduce(self, phase: Phase) -> VirtualAllReduce:
         """Return where the members of `phase` meet."""
         if phase.id not in self._all_reduces:
-            self._all_reduces[phase.id] = VirtualAllReduce(self, len(phase.members))
+            self._all_reduces[phase.id] = VirtualAllReduce(self, phase.members)
         return self._all_reduces[phase.id]
 
     def average(self, phase: Phase, reply: GroupReply) -> GroupAverage:
@@ -399,6 +340,23 @@ class SimulatedCluster:
         by_unit = self.stragglers.of(worker, unit)
         return together((*here, by_unit)) if here else by_unit
 
+    def part_secs(self, worker: int, unit: int, what: Part) -> float:
+        """Return what the part of `worker` in a collective that begins now takes on its slow link; 0 on a usual one.
+
+        Args:
+          worker: id.
+          unit: computed last.
+          what: it brings.
+        """
+        secs, cluster, sizes = 0.0, self.scenario.cluster, self.arithmetic.sizes
+        if self.late:
+            num_bytes = {"contribution": sizes.gradient, "parameters": sizes.parameters, "state": sizes.state}[what]
+            secs = self.slowness(worker, unit).transfer_secs(num_bytes)
+        machines = cluster.colocated
+        if machines is not None and what == "contribution" and machines.is_late_at(self.loop.now):
+            secs += machines.step_secs(worker, cluster.costs.step_secs)
+        return secs
+
     def evaluate(self, state: Any, snapshot: Snapshot) -> dict[str, Any] | None:
         """Return what the task measures of a state; None where nothing is computed."""
         return self._evaluator(state, snapshot) if self._evaluator is not None else None
@@ -411,8 +369,10 @@ class SimulatedCluster:
             loop.at(death.at_secs, hosts.kill, death.role, death.id, death.back_secs)
         for join in scenario.joins:
             loop.at(join.at_secs, hosts.start, "worker", join.worker)
+        for switch in scenario.switches:
+            loop.at(switch.at_secs, self._switch, switch.spec)
         if scenario.preempt_secs < math.inf:
-            loop.at(scenario.preempt_secs, self._preempt)
+            loop.at(scenario.preempt_secs, lambda: self.chief.service.preempt())
         for pause in scenario.pauses:
             loop.at(pause.at_secs, self._pause, pause.worker, pause.secs, pause.replaced)
         for hang in scenario.hangs:
@@ -428,11 +388,13 @@ class SimulatedCluster:
         if replaced:
             self.loop.after(secs / 2, self.hosts.replace, worker)
 
-    def _preempt(self) -> None:
-        self.chief.service.preempt()
+    def _switch(self, spec: str) -> None:
+        if not self.chief_front.closed:
+            with contextlib.suppress(NotRunning, ConfigError):  # refused, which changes nothing
+                self.watch.ordered(self.chief.service.switch(SwitchRequest(spec)))
 
     # --- what the controller needs ---
 
     def _servers(self) -> Mapping[str, Any]:
-        control, count = self.chief.control, self.run_.config.servers
-        return {address: self.at(address) for address in (control.address_of("server", i) for i in range(count))}
+        members, count = self.chief.control.members, self.run_.config.servers
+        return {address: self.at(address) for address in (members.address_of("server", i) for i in range(count))}

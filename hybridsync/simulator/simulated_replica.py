@@ -9,7 +9,7 @@ from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import UnitSet
 from hybridsync.interfaces.messages import GroupReply, Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
-from hybridsync.storage.apply_log import Entry
+from hybridsync.storage.apply_log_entries import Entry
 
 if TYPE_CHECKING:
     from hybridsync.simulator.simulated_cluster import SimulatedCluster

@@ -11,7 +11,7 @@ from hybridsync.interfaces.reports import Span
 from hybridsync.protocols.base import Change, Compensation
 from hybridsync.server.held_pushes import Decided
 from hybridsync.server.sent_parameters import Versions
-from hybridsync.storage.apply_log import Entry, Left, Stepped
+from hybridsync.storage.apply_log_entries import Entry, Left, Stepped
 
 if TYPE_CHECKING:
     from hybridsync.simulator.simulated_server import Server

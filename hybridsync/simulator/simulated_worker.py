@@ -121,9 +121,7 @@ class Worker(Process):
 
     def _probe_secs(self, unit: int) -> float:
         """Return what a unit and its part in a collective take, beginning now."""
-        simulated, secs = self.simulated, self.unit_secs(unit)
-        sizes = simulated.arithmetic.sizes
-        return secs + (simulated.slowness(self.id, unit).transfer_secs(sizes.gradient) if simulated.late else 0.0)
+        return self.unit_secs(unit) + self.simulated.part_secs(self.id, unit, "contribution")
 
     def _measured(self, waits: PhaseRequest, started: float) -> None:
         """Note what a unit for nothing took, and rest, ready to be called back."""

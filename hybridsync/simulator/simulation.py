@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from hybridsync.config import RunConfig, Straggler
 from hybridsync.core.errors import ConfigError, WorkdirError
 from hybridsync.core.plan import PhaseId
+from hybridsync.policies.plan_checks import checked_order
 from hybridsync.simulator.arithmetic import Arithmetic, Sizes, Weightless
 from hybridsync.simulator.cluster import Device, Scenario
 from hybridsync.simulator.decision_log import DecisionLog, MirroredApplyLog, MirroredEvents
@@ -101,7 +102,8 @@ def simulate(
       progress: where to show how far the run is.
 
     Raises:
-      ConfigError: the scenario names a role that the run does not have, or leaves nobody who could go on.
+      ConfigError: the scenario names a role that the run does not have, a switch that it cannot make, or leaves nobody
+        who could go on.
       WorkdirError: the workdir holds a run already, or cannot be written.
       HybridSyncError: the run could not go on.
     """
@@ -110,6 +112,8 @@ def simulate(
     run.check()
     scenario = _emulated(scenario or Scenario(), config.emulation.compute_secs)
     scenario.check(config.workers, config.servers)
+    for switch in scenario.switches:
+        checked_order(switch.spec, config)
     if run.workdir is None:
         return _simulate(run, scenario, gradients, events, progress)
     _make_fresh(run.workdir)

@@ -41,19 +41,14 @@ class VirtualAllReduce:
 
     Args:
       simulated: time and costs.
-      num_members: of the phase.
+      members: of the phase.
     """
 
-    def __init__(self, simulated: SimulatedCluster, num_members: int) -> None:
-        self._simulated, self._num_members = simulated, num_members
+    def __init__(self, simulated: SimulatedCluster, members: tuple[int, ...]) -> None:
+        self._simulated, self._members = simulated, members
         self._arrived: dict[int, tuple[Any, int, Process, Callable[[tuple[Total, int]], object]]] = {}
         self._told: dict[int, tuple[Reasons, Callable[[tuple[Reasons, ...]], object]]] = {}
-        costs, sizes = simulated.network.cluster.costs, simulated.arithmetic.sizes
-        cluster = simulated.network.cluster
-        self._secs = costs.step_secs + cluster.all_reduce_secs(sizes.gradient, num_members)
-        if cluster.colocated is not None:
-            self._secs += cluster.colocated.step_secs(costs.step_secs)
-        self._sent = 2 * (num_members - 1) * sizes.gradient
+        self._num_bytes = simulated.arithmetic.sizes.gradient
 
     def deliver(
         self,
@@ -65,8 +60,12 @@ class VirtualAllReduce:
     ) -> None:
         """Deliver the contribution of the member at `index`; `then` gets the total of all and the units in it."""
         self._arrived[index] = contribution, num_units, member, then
-        if len(self._arrived) == self._num_members:
-            self._simulated.loop.after(self._secs, self._end)
+        if len(self._arrived) == len(self._members):
+            network = self._simulated.network
+            secs, machines = network.cluster.costs.step_secs, network.cluster.colocated
+            if machines is not None:
+                secs = machines.transfer_secs(secs, len(self._members))
+            network.all_reduce(self._members, self._num_bytes, secs, self._end)
 
     def _end(self) -> None:
         arrived, self._arrived = self._arrived, {}
@@ -75,14 +74,14 @@ class VirtualAllReduce:
         order = sorted(arrived)
         total = Total(self._simulated, [arrived[index][0] for index in order])
         num_units = sum(arrived[index][1] for index in order)
-        self._simulated.network.num_bytes += self._sent
+        self._simulated.network.num_bytes += 2 * (len(self._members) - 1) * self._num_bytes
         for index in order:
             arrived[index][3]((total, num_units))
 
     def gather_reasons(self, index: int, reasons: Reasons, then: Callable[[tuple[Reasons, ...]], object]) -> None:
         """Tell why units of the member at `index` are missing; `then` gets what all have told, in no time."""
         self._told[index] = reasons, then
-        if len(self._told) == self._num_members:
+        if len(self._told) == len(self._members):
             told, self._told = self._told, {}
             of_all = tuple(told[each][0] for each in sorted(told))
             for each in sorted(told):
@@ -109,7 +108,7 @@ class GroupAverage:
             simulated, sizes = self._simulated, self._simulated.arithmetic.sizes
             size = sizes.state if self._reply.optimizer else sizes.parameters
             simulated.network.num_bytes += 2 * (len(members) - 1) * size
-            simulated.loop.at(simulated.network.averaged_at(members, size), self._end)
+            simulated.network.all_reduce(members, size, simulated.network.cluster.costs.step_secs, self._end)
 
     def _end(self) -> None:
         if any(member.dead or member.stopped for _, member, _ in self._arrived.values()):

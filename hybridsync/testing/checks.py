@@ -13,6 +13,7 @@ from typing import Any
 
 from hybridsync.core.step_assignment import contribution_of
 from hybridsync.core.units import UnitSet, num_units
+from hybridsync.interfaces.commands import SwitchReply
 from hybridsync.interfaces.messages import GroupReply, LeaseReply, LeaseRequest, PhaseRequest, Push, PushReply
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
@@ -22,11 +23,11 @@ from hybridsync.protocols.staleness import TOO_STALE
 from hybridsync.replay.group_history import GroupHistory
 from hybridsync.replay.local_workers import Retracer
 from hybridsync.simulator.arithmetic import Counting, Counts, Sizes
-from hybridsync.simulator.simulated_cluster import Units, Watch
 from hybridsync.simulator.simulated_process import Process
 from hybridsync.simulator.simulated_server import Server
 from hybridsync.simulator.simulated_worker import Worker
-from hybridsync.storage.apply_log import Entry, Left
+from hybridsync.simulator.watch import Units, Watch
+from hybridsync.storage.apply_log_entries import Entry, Left
 
 SIZES = Sizes(10_000, 10_000, 20_000)
 """Of messages where nothing depends on them."""
@@ -42,11 +43,13 @@ class Checks(Watch):
     Attributes:
       phases: entered by anybody, by their number.
       found: the first violation; None while there is none.
+      orders: that the chief has taken of the run's user, each with the newest phase then.
     """
 
     def __init__(self) -> None:
         self.phases: dict[int, Phase] = {}
         self.found: Violation | None = None
+        self.orders: list[tuple[str, int]] = []
         self._newest = 0
         self._updates: dict[tuple[int, int], Units] = {}
         self._times: Counter[int] = Counter()
@@ -84,6 +87,10 @@ class Checks(Watch):
         held = {unit: count for unit, count in state.counts.items() if count}
         if held != dict.fromkeys(UnitSet(phase.applied), 1):
             raise self.fail(f"{who} with a state of units {held}, it is said to hold {phase.applied}")
+
+    def ordered(self, reply: SwitchReply) -> None:
+        """Note what the run's user was promised."""
+        self.orders.append((reply.spec, self._newest if reply.changes else -1))
 
     def granted(self, request: LeaseRequest, reply: LeaseReply) -> None:
         """Check that units go out in the newest phase alone, to a worker's newest process, and the accounts add up.
@@ -304,7 +311,7 @@ class Checks(Watch):
             control.ledger.check()
         except AssertionError as error:
             raise self.fail(f"the accounting does not add up: {error}") from None
-        live = {MESH, *(f"worker {worker}" for worker in control.live_workers())}
+        live = {MESH, *(f"worker {worker}" for worker in control.members.live_workers())}
         if gone := control.ledger.holders().keys() - live:
             raise self.fail(f"{sorted(gone)} have units leased, but are gone")
 
@@ -327,10 +334,11 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
     for number, entries in itertools.groupby(log, lambda entry: entry.phase):
         phase, updates = phases[number], [*entries]
         protocol, first = phase.protocol, updates[0].sequence - 1
-        group_history = GroupHistory(arithmetic, state, first, 0) if protocol.mode.has_group_rounds else None
+        start = sum(map(int, state.counts.values()))
+        group_history = GroupHistory(arithmetic, state, first, start) if protocol.mode.has_group_rounds else None
         retracer: Retracer | None = None
         if protocol.local_updates:
-            start, members = sum(map(int, state.counts.values())), len(phase.members)
+            members = len(phase.members)
             opt_state = arithmetic.opt_state(state)
             retracer = Retracer(protocol, arithmetic, opt_state, members, start, first, updates)
         for entry in updates:
@@ -353,7 +361,9 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
             versions[entry.sequence] = arithmetic.parameters(state)
         if retracer is not None and number in ends:
             left = arithmetic.with_mean_opt_state(state, retracer.opt_states_left(ends[number].left))
-            after = next((phases[later].fingerprint for later in sorted(phases) if later > number), final)
+            # A phase without updates may have begun with a state that was lost before the next one
+            followed = sorted({entry.phase for entry in log if entry.phase > number})
+            after = phases[followed[0]].fingerprint if followed else final
             if arithmetic.fingerprint(left) == after:
                 state, versions[updates[-1].sequence] = left, arithmetic.parameters(left)
     return state

@@ -27,7 +27,7 @@ from hybridsync.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.simulator.simulated_server import Server
 from hybridsync.simulator.simulated_worker import Worker
 from hybridsync.simulator.virtual_collectives import Total
-from hybridsync.storage.apply_log import Entry
+from hybridsync.storage.apply_log_entries import Entry
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.training.run import Run
 
@@ -160,22 +160,23 @@ def _retrace(server: Server, phase: Phase, logged: Logged) -> None:
     newest, last = dict.fromkeys(members, 1), dict[int, int]()
     refused: list[HybridSyncError] = []
 
-    def push_of(worker: int, units: tuple[int, ...], base: int) -> Push:
-        return Push(phase.id, worker, newest[worker], units, base)
+    def push_of(worker: int, units: tuple[int, ...], restart_count: int) -> Push:
+        return Push(phase.id, worker, newest[worker], units, 0, restart_count=restart_count)
 
     def heard(answer: PushReply | HybridSyncError, parameters: Any) -> None:
         if isinstance(answer, HybridSyncError):
             refused.append(answer)
 
-    for entry in logged.entries:
+    for number, entry in enumerate(logged.entries):
         newest.update({push.worker: push.incarnation for push in entry.stepped})
-        for worker in (push.worker for push in entry.stepped):  # who was idle is awaited again
-            server.pull(push_of(worker, (), 0), heard)
+        for worker in (push.worker for push in entry.stepped):  # who was idle begins anew, and is awaited again
+            server.pull(push_of(worker, (), number), heard)
         for absent in sorted(set(members) - {push.worker for push in entry.stepped}):
-            server.idle(push_of(absent, (), 0), heard)
+            server.idle(push_of(absent, (), number), heard)
         contributions = retracer.contributions(entry, versions)
         for part, stepped, contribution in zip(entry.pushes, entry.stepped, contributions, strict=True):
-            push = push_of(stepped.worker, part.units, part.base)._replace(restart_count=stepped.restart_count)
+            push = push_of(stepped.worker, part.units, stepped.restart_count)
+            push = push._replace(base=part.base, newest=stepped.newest)
             server.push(push, contribution, heard)
             last[stepped.worker] = part.units[-1]
         simulated.spend(ANSWER_SECS)

@@ -7,7 +7,7 @@ In the safety part anything may fail; after `CALM_SECS` nothing does any more, a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from hybridsync.policies.actions import PLANNED, Action, Choice, ExcludeWorkers, TemporaryProtocol, View, WeightedShares
@@ -23,6 +23,7 @@ from hybridsync.simulator.cluster import (
     Pause,
     Role,
     Scenario,
+    Switch,
 )
 
 PLANS = (
@@ -33,6 +34,8 @@ GROUP_PLANS = (
     *("preduce", "adpsgd", "preduce(groups=arrival,period=3)", "preduce(groups=static)", "preduce(size=3,slowdown=2)"),
     *("bsp:30%,preduce:40%,bsp", "preduce:50%,asp", "asp:40%,adpsgd:30%,preduce(momentum=true)"),
     *("preduce:20%,adpsgd:20%,preduce(groups=arrival)", "preduce(groups=inter,node=2):50%,bsp"),
+    *("preduce(buffer=false,division=false,slowdown=0)", "preduce(division=false,size=3,every=3):60%,asp"),
+    "bsp:20%,preduce(buffer=false,size=auto)",
 )
 
 
@@ -94,6 +97,20 @@ class Schedule:
     unfit: frozenset[int]
     scenario: Scenario
     online: bool = False
+
+
+ORDERED = ("asp", "bsp", "ssp(staleness=2)", "preduce", "gba(batch=2)", "asp(staleness_rule=rate)")
+"""Protocols that a drawn user orders."""
+
+
+def with_orders(schedule: Schedule) -> Schedule:
+    """Return the schedule, in which the run's user asks for other protocols at some drawn times besides."""
+    random = Random(f"{schedule.seed} orders")
+    switches = tuple(
+        Switch(random.uniform(0.0, CALM_SECS * random.random()), random.choice(ORDERED))
+        for _ in range(random.randint(1, 5))
+    )
+    return replace(schedule, scenario=replace(schedule.scenario, switches=switches))
 
 
 def draw(seed: int, plans: tuple[str, ...] = PLANS, *, online: bool = False) -> Schedule:

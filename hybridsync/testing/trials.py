@@ -102,7 +102,7 @@ def try_schedule(
             )
         if how == "preempted":
             checks.check_saved()
-        scenario = dataclasses.replace(scenario, preempt_secs=math.inf)
+        scenario = dataclasses.replace(scenario, preempt_secs=math.inf, switches=())
     raise checks.fail(f"the run has not ended after {MAX_SESSIONS} starts")
 
 

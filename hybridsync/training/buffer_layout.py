@@ -139,14 +139,16 @@ class Layout:
         buffer = self.empty() if out is None else out
         arrays = [np.asarray(leaf) for leaf in leaves]
         for spec, array in zip(self.leaves, arrays, strict=True):
-            fits = array.dtype == spec.dtype or _rounds(array.dtype, spec.dtype)
+            dtype = array.dtype
+            fits = dtype is spec.dtype or dtype == spec.dtype or _rounds(dtype, spec.dtype)
             if not fits or array.shape != spec.shape:
                 raise SchemaMismatch(
                     f"cannot pack: leaf {spec.path} is {describe(array.dtype, array.shape)}, expected {spec}"
                 )
-        for spec, array, view in zip(self.leaves, arrays, self._views(buffer), strict=True):
-            if not view.flags.writeable:
-                raise SchemaMismatch(f"cannot pack leaf {spec.path}: the buffer is read-only")
+        views = self._views(buffer)
+        if views and not views[0].flags.writeable:
+            raise SchemaMismatch(f"cannot pack leaf {self.leaves[0].path}: the buffer is read-only")
+        for view, array in zip(views, arrays, strict=True):
             np.copyto(view, array, casting="unsafe")  # to the nearest even
         return buffer
 

@@ -1,8 +1,8 @@
 """A worker that makes local updates: its own optimizer state, and what its steps have taken off the parameters. Pure.
 
 The server's version of the parameters is the common ground: a `Local` is such a version, less what this worker has
-taken off since, or less what it has pushed and the version does not hold yet. What is computed with is opaque here, so
-that processes, threads, the simulator and a replay step alike.
+taken off since, or less those of its pushes that the version does not hold yet. What is computed with is opaque here,
+so that processes, threads, the simulator and a replay step alike.
 
 A worker leaves its optimizer state behind as it was at the last push that was applied, so that a unit whose push came
 to nothing is in no momentum when another worker computes it again.
@@ -126,12 +126,11 @@ class Stepper:
     def combine(self, effect: Combine) -> Local:
         """Carry out a Combine."""
         version: Version = effect.parameters
-        gradient: Gradient = effect.difference
-        at = version.units + self._num_workers * len(gradient.units)
-        parameters = version.parameters
-        if gradient.units:
-            blend = 1.0 / self._num_workers
-            parameters = self._stepping.combine(parameters, gradient.contribution, blend, self._replaces)
+        at, parameters, blend = version.units, version.parameters, 1.0 / self._num_workers
+        for gradient in effect.differences:
+            at += self._num_workers * len(gradient.units)
+            if gradient.units:
+                parameters = self._stepping.combine(parameters, gradient.contribution, blend, self._replaces)
         return Local(version.sequence, parameters, at)
 
     def pushed(self, units: Units, reply: PushReply) -> bool:

@@ -60,6 +60,16 @@ class SnapshotBuffer:
         self._snapshot: Snapshot | None = None
         self._next_id = secrets.randbits(40)  # another process at this address must not have the same
 
+    def reserve(self) -> None:
+        """Take the buffer's memory now, because the first snapshot is taken while training waits for it."""
+        with self._condition:
+            self._take_memory()
+
+    def _take_memory(self) -> np.ndarray:
+        if self._buffer is None:
+            self._buffer = self._allocate(self.layout.nbytes)
+        return self._buffer
+
     @contextmanager
     def room(self) -> Iterator[None]:
         """Take one snapshot at a time inside this block, which is entered when nobody reads the last one any more.
@@ -95,9 +105,7 @@ class SnapshotBuffer:
         """
         with self._condition:
             self._await_readers(self._read_secs)
-            if self._buffer is None:
-                self._buffer = self._allocate(self.layout.nbytes)
-            write(self._buffer)
+            write(self._take_memory())
 
     def _await_readers(self, secs: float) -> None:
         self._snapshot = None  # no new reader comes, so that a stream of them cannot keep the next snapshot away
@@ -239,26 +247,49 @@ class CommittedState:
         return self._snapshot_buffer.lend(snapshot_id)
 
 
-def fetch_starting_state(phase: Phase, layout: Layout, reader_at: ReaderAt) -> TrainState:
+def fetch_starting_state(
+    phase: Phase, layout: Layout, reader_at: ReaderAt, buffer: np.ndarray | None = None
+) -> TrainState:
     """Return the starting state of `phase`, fetched from the role that holds it, on the default device.
 
     It is not bound to that device: programs take it and arrays in host memory alike, compiled once.
 
+    Args:
+      phase: to be entered.
+      layout: of the state.
+      reader_at: how to reach the role that holds it.
+      buffer: see `fetch`.
+
     Raises:
       DamagedState: what arrived is not the state that was captured.
     """
-    state = fetch(phase.source, phase.snapshot_id, phase.fingerprint, layout, reader_at)
+    state = fetch(phase.source, phase.snapshot_id, phase.fingerprint, layout, reader_at, buffer)
     return jax.device_put(state)
 
 
-def fetch(source: str, snapshot_id: int, digest: str, layout: Layout, reader_at: ReaderAt) -> TrainState:
-    """Return a captured state as numpy views of one fresh buffer, checked against its fingerprint.
+def fetch(
+    source: str,
+    snapshot_id: int,
+    digest: str,
+    layout: Layout,
+    reader_at: ReaderAt,
+    buffer: np.ndarray | None = None,
+) -> TrainState:
+    """Return a captured state as numpy views of one buffer, checked against its fingerprint.
+
+    Args:
+      source: address of the role that keeps it.
+      snapshot_id: which one it keeps.
+      digest: its fingerprint.
+      layout: of the state.
+      reader_at: how to reach the role.
+      buffer: uint8[layout.nbytes] that nobody uses for anything else from now on; None for a fresh one.
 
     Raises:
       DamagedState: what arrived is not the state that was captured.
       StalePhase: the source no longer keeps that snapshot.
     """
-    buffer = layout.empty()
+    buffer = layout.empty() if buffer is None else buffer
     reader_at(source).read(snapshot_id, buffer)
     state = layout.unpack(buffer)
     got = fingerprint(state)

@@ -15,7 +15,7 @@ from hybridsync.config import RunConfig
 from hybridsync.core.errors import Diverged, Preempted
 from hybridsync.storage.job_history import Where
 from hybridsync.trainer import Trainer
-from hybridsync.tuning.run_ending import accuracy_of, cluster_of, end_of, ended, run_folder
+from hybridsync.tuning.run_ending import accuracy_of, cluster_of, converged_in, end_of, ended, run_folder
 from hybridsync.tuning.search import Made, RunOf
 
 
@@ -56,7 +56,7 @@ class InProcessRuns:
         if not result.completed:
             units = result.summary.units.applied
             raise Preempted(f"the run in {workdir} is saved at {units} units; give the same command again")
-        return Made(accuracy_of(result.summary.final), result.summary.seconds)
+        return Made(accuracy_of(result.summary.final), result.summary.seconds, converged_in(workdir))
 
 
 @contextlib.contextmanager

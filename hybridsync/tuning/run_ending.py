@@ -13,6 +13,8 @@ from hybridsync.chief.divergence import DIVERGED
 from hybridsync.config import RunConfig
 from hybridsync.config.resume_rules import check_resumable
 from hybridsync.core.errors import ConfigError, HybridSyncError
+from hybridsync.policies.converged_accuracy import converged
+from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.summary import read_config, read_summary
 from hybridsync.tuning.search import Made
 
@@ -46,7 +48,7 @@ def ended(workdir: Path, config: RunConfig) -> Made | None:
     if summary is None:
         return None
     if summary["exit"] == "completed":
-        return Made(accuracy_of(summary["final"]), float(summary["seconds"]))
+        return Made(accuracy_of(summary["final"]), float(summary["seconds"]), converged_in(workdir))
     if summary["exit"] == "failed" and (summary.get("error") or "").startswith(DIVERGED):
         return Made(None, float(summary["seconds"]))
     return None
@@ -65,6 +67,20 @@ def accuracy_of(final: Mapping[str, Any]) -> float | None:
         )
     value = float(final["accuracy"])
     return value if math.isfinite(value) else None
+
+
+def converged_in(workdir: Path) -> float | None:
+    """Return the accuracy at which the run in a workdir converged; None where its evaluations do not tell.
+
+    Raises:
+      WorkdirError: its events cannot be read.
+    """
+    by_examples = {  # a run that went back to a checkpoint measures the same place again
+        event["examples"]: float(event["accuracy"])
+        for event in read_events(workdir, "evaluation")
+        if event["accuracy"] is not None
+    }
+    return converged([accuracy for _, accuracy in sorted(by_examples.items())])
 
 
 def end_of(workdir: Path, config: RunConfig) -> Made:

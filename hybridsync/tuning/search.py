@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Protocol
 
 from hybridsync.config import RunConfig
 from hybridsync.core.errors import ConfigError
+from hybridsync.policies.converged_accuracy import CHANGE, IN_A_ROW
 from hybridsync.policies.recurring_job import Job
-from hybridsync.policies.search_rules import Rules, Search, Wanted, advance, plan_of
+from hybridsync.policies.search_rules import Outcome, Rules, Search, Wanted, advance, plan_of
 from hybridsync.storage.job_history import AnswerRecord, History, RunRecord, Where
 
 if TYPE_CHECKING:
@@ -23,10 +24,17 @@ RunOf = Callable[[RunConfig], "Run"]
 
 @dataclass(frozen=True)
 class Made:
-    """Holds the result of a run: its accuracy, None where it diverged, and the seconds it took."""
+    """Holds the result of a run.
+
+    Args:
+      accuracy: at its end; None where it diverged.
+      seconds: it took.
+      converged: accuracy at which it converged; None where it did not, or its evaluations do not tell.
+    """
 
     accuracy: float | None
     seconds: float
+    converged: float | None = None
 
 
 class Runner(Protocol):
@@ -71,21 +79,44 @@ def carry_out(
       watch: is shown the search before each run, and at the end.
 
     Raises:
-      ConfigError: the seeds of the runs would pass 2**32.
+      ConfigError: the seeds of the runs would pass 2**32, or a run does not tell where it converged.
       NoTarget: a run of pure BSP diverged, and no target was given.
       HistoryError: the history cannot be read or written.
       Preempted, HybridSyncError: a run ended so; everything before it is recorded.
     """
     rules = searchable(rules, config)
     while True:
-        search = advance(rules, [run.outcome(config.seed) for run in history.runs(job, runner.where)])
+        outcomes = [run.outcome(config.seed) for run in history.runs(job, runner.where)]
+        search = advance(rules, filter(None, (_judged(rules, outcome) for outcome in outcomes)))
         watch(search)
         if search.missing is None:
             break
+        _check_known(search.missing, outcomes, config)
         made = runner.carry_out(plan_of(search.missing.share), config.seed + search.missing.repeat)
         history.record(job, runner.where, _record(search.missing, config.seed, made, runner.place))
     history.record_answer(job, runner.where, answer_of(search))
     return search
+
+
+def _judged(rules: Rules, outcome: Outcome) -> Outcome | None:
+    """Return a run with the accuracy that the search goes by; None where nothing is known of it."""
+    if rules.accuracy == "end" or outcome.accuracy is None:
+        return outcome
+    return None if outcome.converged is None else dataclasses.replace(outcome, accuracy=outcome.converged)
+
+
+def _check_known(missing: Wanted, outcomes: Sequence[Outcome], config: RunConfig) -> None:
+    """Refuse to make a run again that did not tell where it converged.
+
+    Raises:
+      ConfigError: the run that is missing has been made.
+    """
+    if any(missing == (outcome.share, outcome.repeat) for outcome in outcomes):
+        raise ConfigError(
+            f"the run of {plan_of(missing.share)} with seed {config.seed + missing.repeat} has no {IN_A_ROW} "
+            f"evaluations in a row that differ by less than {CHANGE:g}; search by --accuracy=end, or evaluate more "
+            f"often (telemetry.evaluate_units is {config.telemetry.evaluate_units}) with another --history"
+        )
 
 
 def searchable(rules: Rules, config: RunConfig) -> Rules:
@@ -130,4 +161,6 @@ def answer_of(search: Search) -> AnswerRecord:
 
 
 def _record(wanted: Wanted, first_seed: int, made: Made, place: str) -> RunRecord:
-    return RunRecord(wanted.share, first_seed + wanted.repeat, made.accuracy, made.seconds, place)
+    return RunRecord(
+        wanted.share, first_seed + wanted.repeat, made.accuracy, made.seconds, place, converged=made.converged
+    )

@@ -54,6 +54,7 @@ def _setting(search: Search, setting: Setting) -> dict[str, Any]:
         "share": float(setting.share),
         "accuracies": [outcome.accuracy for outcome in setting.outcomes],
         "mean": setting.mean,
+        "converged": setting.converged,
         "spread": setting.spread,
         "secs_a_run": setting.seconds / len(setting.outcomes) if setting.outcomes else None,
         "accepted": setting.accepted,

@@ -12,7 +12,7 @@ def table(search: Search) -> Table:
     """Return the settings tried so far, in the order of the search."""
     drawn = Table(box=None, pad_edge=False)
     drawn.add_column("plan", no_wrap=True)
-    for name in ("runs", "accuracy", "sd", "seconds a run"):
+    for name in ("runs", "accuracy", "sd", "converged", "seconds a run"):
         drawn.add_column(name, justify="right", no_wrap=True)
     drawn.add_column("", no_wrap=True)
     for setting in search.settings:
@@ -22,6 +22,7 @@ def table(search: Search) -> Table:
             f"{len(setting.outcomes)} of {search.rules.runs}",
             "-" if mean is None else f"{mean:.4f}",
             "-" if spread is None else f"{spread:.4f}",
+            "-" if setting.converged is None else f"{setting.converged:.4f}",
             f"{setting.seconds / len(setting.outcomes):,.1f}" if setting.outcomes else "-",
             verdict_of(search, setting),
         )

@@ -12,7 +12,7 @@ from hybridsync.core.errors import Diverged
 from hybridsync.simulator.cluster import Scenario
 from hybridsync.simulator.simulation import simulate
 from hybridsync.storage.job_history import Where
-from hybridsync.tuning.run_ending import accuracy_of, cluster_of, end_of
+from hybridsync.tuning.run_ending import accuracy_of, cluster_of, converged_in, end_of
 from hybridsync.tuning.search import Made, RunOf
 
 SCRATCH = "simulating"
@@ -49,7 +49,7 @@ class SimulatedRuns:
         config = dataclasses.replace(self.config, plan=plan, seed=seed, telemetry=telemetry)
         try:
             result = simulate(self.run_of(config), self.scenario, gradients="real", workdir=scratch)
-            return Made(accuracy_of(result.summary.final), result.seconds)
+            return Made(accuracy_of(result.summary.final), result.seconds, converged_in(scratch))
         except Diverged:
             return end_of(scratch, config)
         finally:

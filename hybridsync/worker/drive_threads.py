@@ -16,8 +16,8 @@ from hybridsync.core.errors import HybridSyncError
 from hybridsync.core.futures import result_within
 from hybridsync.worker.requests import IO, Join, Start
 
-JOIN_SECS = 1200.0
-"""How long a thread waits for what was begun; each call has a shorter deadline of its own."""
+JOIN_SECS = 900.0
+"""How long a thread waits for what was begun: longer than any call in it, shorter than a watchdog takes it for hung."""
 
 Carriers = Mapping[type, Callable[[Any], Any]]
 """Kind of a request -> the call that carries it out; returns its reply, or raises."""

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
-from hybridsync.core.errors import WaitTimeout
+from hybridsync.core.errors import HybridSyncError, WaitTimeout
 from hybridsync.interfaces.messages import NON_FINITE, AppliedUnit, GroupReply, GroupRequest
 from hybridsync.interfaces.reports import SEND, WAITING
 from hybridsync.protocols.base import AverageReplicas, Compute, JoinRound, Lease, LocalUpdate
 from hybridsync.worker.lease_queue import LeaseQueue
-from hybridsync.worker.member import Numerics, PhaseMember
-from hybridsync.worker.protocol_program import run_program
+from hybridsync.worker.member import Numerics, PhaseMember, run_program
 from hybridsync.worker.requests import (
     IO,
     AverageGroup,
     ComputeUnit,
     CopyReplica,
     EnterReplica,
+    Join,
     JoinGroup,
+    RunBeside,
     SendPart,
+    Start,
     StoreFullSync,
+    Ticket,
     UpdateOwn,
 )
 
@@ -59,13 +64,15 @@ class GroupEngine:
     def __init__(self, member: PhaseMember, numerics: GroupNumerics, *, logs: bool) -> None:
         self._member, self._numerics, self._logs = member, numerics, logs
         # No renewal ahead: the chief takes a worker that asks for units for one that has none to compute.
-        self.leases = LeaseQueue(member, ahead=False)
+        self.leases = LeaseQueue(member, ahead=False, say_idle=self._has_none)
         self._factor = member.protocol.lr_factor(1, len(member.phase.members))
         self._number, self._sequence = 0, member.phase.sequence
-        self._unit = 0
+        self._unit, self._average_secs = 0, 0.0
         self._state: Any = None
         self._applied: list[AppliedUnit] = []
         self._dropped: list[tuple[int, str]] = []
+        self._served: Ticket | None = None
+        self._is_over = False
 
     def run(self) -> IO:
         """Take part in the phase until everybody's work is done and all copies are one state.
@@ -83,18 +90,66 @@ class GroupEngine:
             JoinRound: self._join_round,
             AverageReplicas: self._average_replicas,
         }
-        yield from run_program(self._member.program(), effects)
+        try:
+            yield from run_program(self._member.program(), effects)
+        finally:
+            self._is_over = True
 
     def _lease(self, effect: Lease) -> IO:
         units = yield from self.leases.next(effect.count)
         return units if units or self.leases.called else None
 
+    def _has_none(self) -> IO:
+        """Note that this worker waits for the others' units: who hangs at one is to be found out."""
+        self._member.recorder.turn_to(WAITING)
+        yield from ()
+
     def _compute(self, effect: Compute) -> IO:
         (self._unit,), numerics = effect.units, self._numerics
         started = self._member.begin_unit(self._unit)
-        contribution = yield ComputeUnit(self._unit, numerics.parameters(self._state))
+        base, parameters = self._sequence, numerics.parameters(self._state)
+        if self._member.protocol.serves_averages:
+            self._served = yield Start(RunBeside(self._serve(self._number + 1)))
+        contribution = yield ComputeUnit(self._unit, parameters)
         self._member.end_unit("group", started, numerics.loss(contribution))
-        return Gradient(self._unit, self._sequence, contribution, numerics.non_finite(contribution))
+        return Gradient(self._unit, base, contribution, numerics.non_finite(contribution))
+
+    def _serve(self, number: int) -> IO:
+        """Average with whoever asks while this worker computes, until it has come to group round `number` itself.
+
+        Nothing else changes the state meanwhile. What was told of units is told again with the worker's own request,
+        unless it is known by then that the chief has heard it.
+        """
+        recorder = self._member.recorder
+        for serves in itertools.count(1):
+            request = self._request(number, serves=serves)
+            reply: GroupReply
+            while not (reply := (yield JoinGroup(request))).members:
+                if reply.over or self._is_over:
+                    return
+            self._applied, self._dropped = [], []
+            started = self._member.now()
+            if len(reply.members) > 1:
+                yield SendPart(self._unit, "state" if reply.optimizer else "parameters")
+            self._state, self._sequence = (yield AverageGroup(reply, self._state)), reply.sequence
+            recorder.beside("mix", started, self._member.now())
+
+    def _end_serving(self) -> IO:
+        """Wait for the end of an average that others asked for, after which the state is this one's again."""
+        served, self._served = self._served, None
+        if served is not None:
+            yield Join(served)
+
+    def _request(self, number: int, *, serves: int = 0, last: bool = False) -> GroupRequest:
+        member = self._member
+        return GroupRequest(
+            *(member.worker, member.incarnation, member.phase.id, number),
+            *(tuple(self._applied), tuple(self._dropped)),
+            last=last,
+            logs=self._logs,
+            average_secs=self._average_secs,
+            serves=serves,
+        )
 
     def _local_update(self, effect: LocalUpdate) -> IO:
         gradient: Gradient = effect.mean
@@ -112,28 +167,42 @@ class GroupEngine:
     def _join_round(self, effect: JoinRound) -> IO:
         member, recorder = self._member, self._member.recorder
         self._number += 1
-        request = GroupRequest(
-            *(member.worker, member.incarnation, member.phase.id, self._number),
-            *(tuple(self._applied), tuple(self._dropped)),
-            last=effect.last,
-            logs=self._logs,
-        )
-        self._applied, self._dropped = [], []
+        request = self._request(self._number, last=effect.last)
         recorder.turn_to(WAITING)
         started = member.now()
+        try:
+            reply = yield from self._joined(request, started)
+        except HybridSyncError:
+            with suppress(HybridSyncError):
+                yield from self._end_serving()
+            raise
+        yield from self._end_serving()
+        self._applied, self._dropped = [], []
+        recorder.wait("meet", "group", started, member.now())
+        return reply
+
+    def _joined(self, request: GroupRequest, started: float) -> IO:
+        member, recorder = self._member, self._member.recorder
         reply: GroupReply
         while not (reply := (yield JoinGroup(request))).members:
             recorder.watchdog.progress()
+            if self._served is not None and self._served.done():  # if it has failed, its group may never come
+                yield from self._end_serving()
             if member.now() - started > GROUP_DEADLINE_SECS:
                 raise WaitTimeout(
                     f"worker {member.worker} waited {GROUP_DEADLINE_SECS:g} s for its group in phase "
                     f"{member.phase.id}; workers {list(reply.missing)} have not come"
                 )
-        recorder.wait("meet", "group", started, member.now())
         return reply
 
     def _average_replicas(self, effect: AverageReplicas) -> IO:
         reply: GroupReply = effect.group
+        yield from self._average(reply)
+        while reply.again:
+            reply = yield from self._join_round(JoinRound())
+            yield from self._average(reply)
+
+    def _average(self, reply: GroupReply) -> IO:
         member, recorder = self._member, self._member.recorder
         started = member.now()
         if len(reply.members) > 1 and (yield SendPart(self._unit, "state" if reply.optimizer else "parameters")):
@@ -142,5 +211,6 @@ class GroupEngine:
         self._state, self._sequence = (yield AverageGroup(reply, self._state)), reply.sequence
         if reply.is_full_sync:
             yield StoreFullSync(reply, self._state, self._factor)
-        recorder.wait("mix", "group", started, member.now())
+        self._average_secs = member.now() - started
+        recorder.wait("mix", "group", started, started + self._average_secs)
         recorder.turn_to("")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+import jax
 
 from hybridsync.collectives.backend import Communicator
 from hybridsync.core.work_deadlines import UNLIMITED
@@ -11,7 +14,7 @@ from hybridsync.interfaces.ports import GroupPort
 from hybridsync.training.averaging import averaged, copied, part_of
 from hybridsync.training.state import TrainState
 from hybridsync.worker.context import ProgramNumerics, WorkerContext
-from hybridsync.worker.drive_threads import Carriers
+from hybridsync.worker.drive_threads import Beside, Carriers, drive
 from hybridsync.worker.group_engine import GroupEngine
 from hybridsync.worker.member import PhaseMember
 from hybridsync.worker.phase_runner import CommunicatorOf, PhaseRunner, PhaseWork
@@ -23,6 +26,7 @@ from hybridsync.worker.requests import (
     EnterReplica,
     JoinGroup,
     LeaseUnits,
+    RunBeside,
     SendPart,
     StoreFullSync,
     UpdateOwn,
@@ -43,10 +47,13 @@ def group_runner(
       logs: whether the updates go to an apply log.
     """
     numerics = ProgramNumerics(context.programs)
+    serving = ThreadPoolExecutor(1, "serve")  # starts its thread where a protocol uses it
 
     def begin(member: PhaseMember, runner: PhaseRunner) -> PhaseWork:
         engine = GroupEngine(member, numerics, logs=logs)
-        return PhaseWork(engine, _Calls(context, groups, replica, runner).carriers, {})
+        carriers = _Calls(context, groups, replica, runner).carriers
+        beside: Beside = {RunBeside: serving}
+        return PhaseWork(engine, {**carriers, RunBeside: lambda part: drive(part.io, carriers, {}, member.now)}, beside)
 
     return PhaseRunner(context, replica, communicator_of, begin)
 
@@ -95,8 +102,10 @@ class _Calls:
         reply = request.reply
         part = part_of(request.state, optimizer=reply.optimizer)
         if len(reply.members) > 1:
+            num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(part))
             with self._watchdog.work("the average of a group", UNLIMITED):  # the chief judges who is late
                 part = self._communicator.group_mean(reply, self._context.worker, part)
+            self._context.recorder.moved(num_bytes, num_bytes)
             if reply.optimizer:  # others have the same, which each one's next update donates
                 part = part._replace(opt_state=copied(part.opt_state))
         return averaged(request.state, part, reply)

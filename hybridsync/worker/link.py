@@ -28,6 +28,15 @@ class ServerLink(Protocol):
         """
         ...
 
+    def push(self, push: Push, contribution: Any) -> PushReply:
+        """Push a contribution, with `push.push_only`; returns at its release, and brings no parameters.
+
+        Raises:
+          StalePhase, StaleIncarnation: this worker is out of date.
+          StillHeld: it is not released yet; push it again.
+        """
+        ...
+
     def idle(self, push: Push) -> None:
         """Tell the primary that this worker has nothing to compute.
 

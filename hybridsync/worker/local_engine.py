@@ -22,11 +22,10 @@ from hybridsync.protocols.base import (
 )
 from hybridsync.training.local_updates import Gradient, Local, Stepper, Stepping
 from hybridsync.worker.lease_queue import LeaseQueue
-from hybridsync.worker.member import Numerics, PhaseMember
-from hybridsync.worker.protocol_program import Effects, at_once, run_program
+from hybridsync.worker.member import Effects, Numerics, PhaseMember, at_once, run_program
 from hybridsync.worker.requests import IO, CallServer, ComputeUnit
 from hybridsync.worker.server_calls import ServerCalls, version_of
-from hybridsync.worker.transfers import Transfers, Units, units_of
+from hybridsync.worker.transfers import Transfers, Units
 
 
 def own_steps(stepper: Stepper) -> Effects:
@@ -43,7 +42,7 @@ class _Void(Exception):
 
 
 class LocalEngine:
-    """One worker in one phase with local updates; a transfer that was begun goes on beside the computation.
+    """One worker in one phase with local updates; transfers that were begun go on beside the computation.
 
     A gradient that is not finite reaches no program: its unit is dropped at once, and a fresh one takes its place.
 
@@ -117,9 +116,8 @@ class LocalEngine:
                 )
 
     def _hear_abandoned(self) -> IO:
-        """Learn what becomes of a push that the program does not await any more."""
-        if (heard := (yield from self._transfers.abandoned())) is not None:
-            units, reply = heard
+        """Learn what becomes of transfers that the program does not await any more."""
+        for units, reply in (yield from self._transfers.abandoned()):
             self._settle(reply.settled or units)
             self._stepper.pushed(units, reply)
 
@@ -127,11 +125,17 @@ class LocalEngine:
 
     def _lease(self, effect: Lease) -> IO:
         units, self._again = tuple(self._again[: effect.count]), self._again[effect.count :]
-        units = units or (yield from self.leases.next(effect.count))
+        units = units or (yield from self._next(effect.count))
         self._in_hand += units
-        if units and self._was_idle:  # its parameters are as old as its idleness
-            raise _Void
         return units or None
+
+    def _next(self, count: int) -> IO:
+        """Return the next leased units; a worker that was idle until then begins anew with them."""
+        units: Units = yield from self.leases.next(count)
+        if units and self._was_idle:  # its parameters are as old as its idleness
+            self._again += units
+            raise _Void
+        return units
 
     def _tell_idle(self) -> IO:
         self._member.recorder.turn_to(WAITING)
@@ -154,14 +158,14 @@ class LocalEngine:
         return Gradient((), parameters.sequence, None)
 
     def _drop(self, gradient: Gradient) -> IO:
-        yield from self._transfers.end()  # a link has room for one push
+        yield from self._transfers.end()  # a link has room for one call
         yield from self._calls.held(self._calls.push_pull(gradient))
         self._settle(gradient.units)
 
     def _another(self, parameters: Local | Version) -> IO:
         """Return a unit in place of a dropped one; None where others wait for those that were stepped through."""
         stepped = isinstance(parameters, Local) and parameters.units
-        units: Units = self.leases.at_hand(1) if stepped else (yield from self.leases.next(1))
+        units: Units = self.leases.at_hand(1) if stepped else (yield from self._next(1))
         self._in_hand += units
         if not units and not stepped:
             raise PhaseRevoked(f"phase {self._member.phase.id} has no more units")
@@ -188,7 +192,7 @@ class LocalEngine:
         reply, parameters = yield from self._transfers.make(effect)
         recorder.turn_to("")
         recorder.wait("push_pull", "server", started, member.now())
-        self._pushed(units_of(effect), reply)
+        self._pushed(effect.gradient.units, reply)
         return version_of(reply, parameters)
 
     def _begin(self, effect: Begin) -> IO:
@@ -196,14 +200,13 @@ class LocalEngine:
         return effect.effect
 
     def _await(self, effect: Await) -> IO:
-        member, recorder, in_flight = self._member, self._member.recorder, self._transfers.in_flight
-        assert in_flight is not None and in_flight.effect is effect.pending, "a transfer is awaited once"
+        member, recorder = self._member, self._member.recorder
         started = member.now()
         recorder.turn_to(WAITING)
-        reply, parameters = yield from self._transfers.landed()
+        (reply, parameters), units = yield from self._transfers.landed(effect.pending)
         recorder.turn_to("")
         recorder.wait("await", "server", started, member.now())
-        self._pushed(in_flight.units, reply)
+        self._pushed(units, reply)
         return version_of(reply, parameters)
 
     def _pushed(self, units: Units, reply: PushReply) -> None:

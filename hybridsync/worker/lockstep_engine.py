@@ -10,8 +10,7 @@ from hybridsync.interfaces.messages import NON_FINITE
 from hybridsync.interfaces.reports import SEND, WAITING
 from hybridsync.protocols.base import Average, Compute, Lease, LocalUpdate
 from hybridsync.worker.lease_queue import LeaseQueue
-from hybridsync.worker.member import Numerics, PhaseMember
-from hybridsync.worker.protocol_program import run_program
+from hybridsync.worker.member import Numerics, PhaseMember, run_program
 from hybridsync.worker.requests import (
     IO,
     AllGather,

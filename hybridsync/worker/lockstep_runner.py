@@ -53,6 +53,7 @@ class _Calls:
         self._context, self._replica, self._runner = context, replica, runner
         self._index = phase.members.index(context.worker)
         self._watchdog = context.recorder.watchdog
+        self._num_bytes = context.programs.contribution_layout.nbytes
         self._communicator: Communicator  # once it is entered
 
     @property
@@ -79,6 +80,7 @@ class _Calls:
     def _all_reduce(self, request: AllReduce) -> tuple[Any, float]:
         with self._watchdog.work("a lock-step step", UNLIMITED):  # the chief judges for whom it stands still
             total = self._communicator.sum(self._index, request.contribution)
+            self._context.recorder.moved(self._num_bytes, self._num_bytes)
             return total, float(total["floats"]["weight"])
 
     def _all_gather(self, request: AllGather) -> tuple[tuple[str, ...], ...]:

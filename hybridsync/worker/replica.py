@@ -18,7 +18,8 @@ from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import UnitSet
 from hybridsync.interfaces.messages import GroupReply, Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
-from hybridsync.storage.apply_log import ApplyLog, Entry
+from hybridsync.storage.apply_log import ApplyLog
+from hybridsync.storage.apply_log_entries import Entry
 from hybridsync.training.averaging import copied
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.compiled_programs import Parameters, Programs
@@ -50,6 +51,7 @@ class Replica:
         self._programs, self._reader_at, self._clock, self._apply_log = programs, reader_at, clock, apply_log
         self._snapshot_buffer = SnapshotBuffer(programs.state_layout, allocate)
         self._lock = threading.Lock()
+        self._room: np.ndarray | None = None
         self._state: TrainState | None = None
         self._phase: Phase | None = None
         self._step = 0
@@ -69,7 +71,8 @@ class Replica:
                 return
             if self._state is None or self._fingerprint != phase.fingerprint:
                 # The old state stays until its successor is here: should the sender die, somebody may need it.
-                self._state = fetch_starting_state(phase, self._programs.state_layout, self._reader_at)
+                room, self._room = self._room, None
+                self._state = fetch_starting_state(phase, self._programs.state_layout, self._reader_at, room)
             self._apply_log.clear()  # the phase's starting state was captured, and its updates were written, elsewhere
             self._phase = phase
             self._step, self._sequence = 0, phase.sequence
@@ -171,6 +174,19 @@ class Replica:
         """Return the monotonic seconds of the phase's first and last update, 0 before them."""
         with self._lock:
             return self._first_applied, self._last_applied
+
+    def reserve(self, *, captured: bool) -> None:
+        """Take the memory of the first starting state that is handed over now: training will wait for it then.
+
+        Args:
+          captured: whether snapshots may be taken of this replica, whose memory is taken, too.
+        """
+        room = self._programs.state_layout.empty()
+        room.fill(0)  # its pages exist from now on
+        with self._lock:
+            self._room = room
+        if captured:
+            self._snapshot_buffer.reserve()
 
     def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
         """Copy the state between two steps; a lock-step phase ends by its stream, so `final` changes nothing.

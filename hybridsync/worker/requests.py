@@ -1,8 +1,9 @@
 """Defines an engine's requests: it yields them, and its driver sends back replies or throws errors in. Pure.
 
 An engine is a generator. Its driver carries out one request at a time. What was begun with `Start` goes on beside the
-requests that follow. A driver that closes the engine kills the worker: no request may follow. A driver that throws an
-error in may still be asked to join what was begun, and to upload an optimizer state.
+requests that follow; one "push" may go on beside one other call of a server. A driver that closes the engine kills the
+worker: no request may follow. A driver that throws an error in may still be asked to join what was begun, and to upload
+an optimizer state.
 
     request                               reply
     LeaseUnits(request)                   LeaseReply
@@ -20,6 +21,7 @@ error in may still be asked to join what was begun, and to upload an optimizer s
     JoinGroup(request)                    GroupReply; without members: ask again
     AverageGroup(reply, state)            the state after the average, once every member has brought its own
     StoreFullSync(reply, state, factor)   None
+    RunBeside(io)                         None, once that part of the engine has ended; only to be begun
 """
 
 from __future__ import annotations
@@ -54,12 +56,12 @@ class ComputeUnit:
     parameters: Any
 
 
-Verb = Literal["pull", "push_pull", "ready", "idle", "download_opt_state", "upload_opt_state"]
+Verb = Literal["pull", "push_pull", "push", "ready", "idle", "download_opt_state", "upload_opt_state"]
 
 
 @dataclass(slots=True)
 class CallServer:
-    """Call the parameter server (see `hybridsync.worker.link.ServerLink`).
+    """Call the parameter server (see `hybridsync.worker.link.ServerLink`), one call at a time beside its pushes.
 
     Args:
       verb: which of the link's calls.
@@ -73,10 +75,17 @@ class CallServer:
 
 
 @dataclass(slots=True)
+class RunBeside:
+    """Carry out the requests of another part of the engine, which goes on beside this one."""
+
+    io: IO
+
+
+@dataclass(slots=True)
 class Start:
     """Begin a request, and go on."""
 
-    request: LeaseUnits | CallServer
+    request: LeaseUnits | CallServer | RunBeside
 
 
 class Ticket(Protocol):
@@ -218,6 +227,7 @@ Request = (
     | JoinGroup
     | AverageGroup
     | StoreFullSync
+    | RunBeside
 )
 IO = Generator[Any, Any, Any]
 """An engine, or a part of one: yields requests, is sent their replies."""

@@ -46,6 +46,11 @@ class ServerCalls:
         units, base, contribution = gradient
         return CallServer("push_pull", self.push_of(units, base), contribution)
 
+    def push(self, gradient: Any, newest: int) -> CallServer:
+        """Return the request that pushes a gradient and asks for no parameters; `newest` names the newest known."""
+        units, base, contribution = gradient
+        return CallServer("push", self.push_of(units, base)._replace(newest=newest, push_only=True), contribution)
+
     def idle(self) -> IO:
         """Tell the server that this worker has nothing to compute."""
         yield CallServer("idle", self.caller())
@@ -62,5 +67,5 @@ class ServerCalls:
 
 
 def version_of(reply: PushReply, parameters: Any) -> Version:
-    """Return what a Pull or a PushPull results in."""
+    """Return what a Pull, a PushPull or a PushOnly results in."""
     return Version(reply.sequence, parameters, reply.units, reply.own, reply.fastest)

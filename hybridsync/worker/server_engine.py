@@ -7,8 +7,7 @@ from hybridsync.interfaces.reports import WAITING
 from hybridsync.protocols.base import Compute, Lease, Pull, PushPull, Ready, Received
 from hybridsync.training.local_updates import Gradient
 from hybridsync.worker.lease_queue import LeaseQueue
-from hybridsync.worker.member import Numerics, PhaseMember
-from hybridsync.worker.protocol_program import run_program
+from hybridsync.worker.member import Numerics, PhaseMember, run_program
 from hybridsync.worker.requests import IO, CallServer, ComputeUnit
 from hybridsync.worker.server_calls import ServerCalls, version_of
 

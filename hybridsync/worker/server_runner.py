@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -15,7 +15,7 @@ from absl import logging
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.errors import HybridSyncError
 from hybridsync.core.plan import NO_PHASE, PhaseId
-from hybridsync.interfaces.messages import Push
+from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.base import Protocol
 from hybridsync.worker.context import ProgramNumerics, WorkerContext
@@ -44,7 +44,7 @@ class ServerRunner:
         self._lock = threading.Lock()
         self.stream: LeaseQueue | None = None
         self._phase_id = NO_PHASE
-        self._link: ServerLink | None = None
+        self._links: tuple[ServerLink, ...] = ()
 
     def run(self, phase: Phase) -> None:
         """Take part in `phase` until the chief has no more units.
@@ -53,22 +53,25 @@ class ServerRunner:
           PhaseRevoked: the phase has ended for everybody.
           RoleLost, WaitTimeout: the server did not answer, or the phase was revoked.
         """
-        link = self._link_of(phase)
+        # One call at a time goes over a link: what is pushed beside the others has its own.
+        num_links = 2 if phase.protocol.local_updates else 1
+        links = tuple(self._link_of(phase) for _ in range(num_links))
         with self._lock:
-            self._phase_id, self._link = phase.id, link
+            self._phase_id, self._links = phase.id, links
         try:
-            self._run(phase, link)
+            self._run(phase, links)
         finally:
-            link.close()
+            for link in links:
+                link.close()
 
     def revoke(self, phase_id: PhaseId, reason: str) -> None:
         """Make the phase under way raise RoleLost, if it is `phase_id`; called from another thread."""
         with self._lock:
-            link = self._link if phase_id == self._phase_id else None
-        if link is not None:
+            links = self._links if phase_id == self._phase_id else ()
+        for link in links:
             link.close()
 
-    def _run(self, phase: Phase, link: ServerLink) -> None:
+    def _run(self, phase: Phase, links: Sequence[ServerLink]) -> None:
         member = PhaseMember(self._context.worker, phase, self._context.recorder)
         kind = LocalEngine if member.protocol.local_updates else ServerEngine
         engine = kind(member, self._numerics, ahead=self._ahead is not None)
@@ -78,35 +81,47 @@ class ServerRunner:
             beside[LeaseUnits] = self._ahead
         with ExitStack() as stack:
             if member.protocol.local_updates:
-                transfers = stack.enter_context(ThreadPoolExecutor(1, "transfer"))
-                beside[CallServer] = transfers
-            drive(engine.run(), carriers_of(self._context, link, member.protocol), beside, member.now)
+                beside[CallServer] = stack.enter_context(ThreadPoolExecutor(len(links), "transfer"))
+            drive(engine.run(), carriers_of(self._context, links, member.protocol), beside, member.now)
 
 
-def carriers_of(context: WorkerContext, link: ServerLink, protocol: Protocol) -> Carriers:
-    """Return what carries out a worker's requests over a link, in a phase with this protocol.
+def carriers_of(context: WorkerContext, links: Sequence[ServerLink], protocol: Protocol) -> Carriers:
+    """Return what carries out a worker's requests over its links, in a phase with this protocol.
 
     With local updates a step, or a unit in place of one that was dropped, may go on from what an earlier call brought.
+
+    Args:
+      context: who it is.
+      links: for all calls; the last one carries what is pushed beside the others.
+      protocol: of the phase.
     """
     keep = _owned if protocol.local_updates else lambda answer: answer
-    return _Calls(context, link, protocol.wire_dtype, keep).carriers
+    return _Calls(context, links, protocol.wire_dtype, keep).carriers
 
 
 class _Calls:
     """Carries out the requests of one phase."""
 
     def __init__(
-        self, context: WorkerContext, link: ServerLink, wire: str, keep: Callable[[tuple[Any, Any]], tuple[Any, Any]]
+        self,
+        context: WorkerContext,
+        links: Sequence[ServerLink],
+        wire: str,
+        keep: Callable[[tuple[Any, Any]], tuple[Any, Any]],
     ) -> None:
-        self._context, self._link, self._wire = context, link, wire
+        self._context, self._wire = context, wire
+        self._link, self._beside = links[0], links[-1]
+        link = self._link
         # A push is staged, decided and answered in calls that follow one another, each with a deadline of its own.
         self._transfers_secs = 4 * transfer_secs(context.programs.contribution_layout.nbytes)
+        self._sent_bytes, self._received_bytes = context.programs.wire_sizes(wire)
         self._verbs: dict[str, Callable[[Push, Any], Any]] = {
-            "pull": lambda push, body: keep(self._watched("a pull", lambda: link.pull(push))),
-            "push_pull": lambda push, body: keep(self._watched("a push", lambda: link.push_pull(push, body))),
+            "pull": lambda push, body: keep(self._pulled(push)),
+            "push_pull": lambda push, body: keep(self._pushed(push, body)),
+            "push": lambda push, body: (self._pushed_beside(push, body), None),
             "ready": lambda push, body: (None, self._watched("a push", lambda: link.ready(push))),
             "idle": lambda push, body: (None, link.idle(push)),
-            "download_opt_state": lambda push, body: (None, link.download_opt_state(push)),
+            "download_opt_state": self._download_opt_state,
             "upload_opt_state": self._upload_opt_state,
         }
 
@@ -125,9 +140,31 @@ class _Calls:
         with self._context.recorder.watchdog.work(name, self._transfers_secs):
             return call()
 
+    def _pulled(self, push: Push) -> Any:
+        answer = self._watched("a pull", lambda: self._link.pull(push))
+        self._context.recorder.moved(0, self._received_bytes)
+        return answer
+
+    def _pushed(self, push: Push, body: Any) -> Any:
+        answer = self._watched("a push", lambda: self._link.push_pull(push, body))
+        self._context.recorder.moved(self._sent_bytes, self._received_bytes * answer[0].brings_parameters(push))
+        return answer
+
+    def _pushed_beside(self, push: Push, body: Any) -> PushReply:
+        reply = self._watched("a push", lambda: self._beside.push(push, body))
+        self._context.recorder.moved(self._sent_bytes, 0)
+        return reply
+
+    def _download_opt_state(self, push: Push, _: Any) -> Any:
+        opt_state = self._link.download_opt_state(push)
+        self._context.recorder.moved(0, self._context.programs.opt_state_layout.nbytes)
+        return None, opt_state
+
     def _upload_opt_state(self, push: Push, opt_state: Any) -> Any:
         try:
-            return None, self._link.upload_opt_state(push, opt_state)
+            answer = self._link.upload_opt_state(push, opt_state)
+            self._context.recorder.moved(self._context.programs.opt_state_layout.nbytes, 0)
+            return None, answer
         except HybridSyncError as error:
             logging.info("worker %d leaves no optimizer state behind: %s", push.worker, error)
             raise

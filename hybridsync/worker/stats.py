@@ -57,6 +57,7 @@ class WorkerRecorder:
         self._losses: list[Any] = []
         self._applied, self._dropped = UnitSet(), ()
         self._compute_secs = self._wait_secs = self._compile_secs = 0.0
+        self._sent_bytes = self._received_bytes = 0
         self._unit_secs: list[float] = []
         self._open: list[float] = []  # of the same step before the last unit; what was sent comes to all of them
         self._last_unit_secs = self._transfer_secs = 0.0
@@ -140,6 +141,12 @@ class WorkerRecorder:
         self._unit_secs += [secs + self._transfer_secs / len(units) for secs in units]
         self._open = []
 
+    def moved(self, sent_bytes: int, received_bytes: int) -> None:
+        """Note gradients and states that this worker has sent and received, as they travel."""
+        with self._lock:
+            self._sent_bytes += sent_bytes
+            self._received_bytes += received_bytes
+
     def probe(self, started: float, ended: float) -> None:
         """Note a unit that was computed for its seconds alone, by a worker that is left out."""
         with self._lock:
@@ -149,10 +156,10 @@ class WorkerRecorder:
                 self._spans.append(("probe", BESIDE, started, ended - started, self.phase_id.number, 0))
 
     def beside(self, name: str, started: float, ended: float) -> None:
-        """Note a transfer that went on beside the training, which did not wait for it meanwhile."""
+        """Note a transfer that went on beside the training, and beside those of other names: each has its own track."""
         with self._lock:
             if self._keep_spans:
-                self._spans.append((name, BESIDE, started, ended - started, self.phase_id.number, 0))
+                self._spans.append((name, f"{BESIDE} {name}", started, ended - started, self.phase_id.number, 0))
 
     def step(self, started: float, ended: float, num_units: int) -> None:
         """Note one completed lock-step step."""
@@ -181,6 +188,7 @@ class WorkerRecorder:
             applied, self._applied = self._applied, UnitSet()
             dropped, self._dropped = self._dropped, ()
             unit_secs, self._unit_secs = self._unit_secs, []
+            moved, self._sent_bytes, self._received_bytes = (self._sent_bytes, self._received_bytes), 0, 0
             sums = self._compute_secs, self._wait_secs, self._compile_secs
             self._compute_secs = self._wait_secs = self._compile_secs = 0.0
             phase_id, completed, stamps = self.phase_id, self.completed, self.stamps
@@ -207,4 +215,6 @@ class WorkerRecorder:
             unit_secs=tuple(unit_secs),
             doing_secs=self.clock.monotonic() - since if doing else 0.0,
             usual_secs=usual_secs,
+            sent_bytes=moved[0],
+            received_bytes=moved[1],
         )

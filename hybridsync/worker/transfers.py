@@ -1,4 +1,4 @@
-"""The transfers of a worker that makes local updates: one of them may go on beside the computation. Pure."""
+"""The transfers of a worker that makes local updates: one in each direction may go on beside the computation. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from hybridsync.core.errors import HybridSyncError, StillHeld
 from hybridsync.interfaces.messages import PushReply
-from hybridsync.protocols.base import Pull, PushPull
+from hybridsync.protocols.base import Pull, PushOnly, PushPull
 from hybridsync.worker.member import PhaseMember
 from hybridsync.worker.requests import IO, CallServer, Join, Start, Ticket
 from hybridsync.worker.server_calls import HELD_DEADLINE_SECS, ServerCalls
@@ -17,83 +17,83 @@ Units = tuple[int, ...]
 class InFlight(NamedTuple):
     """A transfer that was begun: its effect, and the ticket of its request."""
 
-    effect: Pull | PushPull
+    effect: Pull | PushOnly
     ticket: Ticket
 
     @property
     def units(self) -> Units:
         """Units of a push; () of a pull."""
-        return units_of(self.effect)
-
-
-def units_of(effect: Pull | PushPull) -> Units:
-    """Return the units that an effect pushes; () where it only pulls."""
-    return effect.gradient.units if isinstance(effect, PushPull) else ()
+        return self.effect.gradient.units if isinstance(self.effect, PushOnly) else ()
 
 
 class Transfers:
-    """Pulls and pushes of one worker, one at a time.
+    """Pulls and pushes of one worker: one at a time in each direction, or one that goes both ways.
 
     Args:
       member: in whose name.
       calls: on its server.
-
-    Attributes:
-      in_flight: what was begun and was not awaited yet.
     """
 
     def __init__(self, member: PhaseMember, calls: ServerCalls) -> None:
         self._member, self._calls = member, calls
-        self.in_flight: InFlight | None = None
+        self._in_flight: dict[type, InFlight] = {}  # by the kind of the effect, which is its direction
 
     def make(self, effect: Pull | PushPull) -> IO:
-        """Make a transfer; returns (reply, parameters)."""
+        """Make a transfer, while none is in flight; returns (reply, parameters)."""
+        assert not self._in_flight, "what waits for its reply goes on beside nothing"
         return (yield from self._calls.held(self._request(effect)))
 
-    def begin(self, effect: Pull | PushPull) -> IO:
+    def begin(self, effect: Pull | PushOnly) -> IO:
         """Begin a transfer, which goes on beside what follows."""
-        assert self.in_flight is None, "one transfer at a time"
-        self.in_flight = InFlight(effect, (yield Start(self._request(effect))))
+        assert type(effect) not in self._in_flight, "one transfer at a time in each direction"
+        self._in_flight[type(effect)] = InFlight(effect, (yield Start(self._request(effect))))
 
     def end(self) -> IO:
-        """Wait until the transfer in flight, if there is one, has ended; it is still to be awaited.
+        """Wait until the transfers in flight have ended; they are still to be awaited."""
+        for direction in [*self._in_flight]:
+            yield from self._ended(direction)
 
-        One that was held for too long is begun again.
-        """
+    def landed(self, effect: Pull | PushOnly) -> IO:
+        """Return what a transfer in flight brought, which is in flight no more, and the units that it pushed."""
+        direction = type(effect)
+        in_flight = self._in_flight.get(direction)
+        assert in_flight is not None and in_flight.effect is effect, "a transfer is awaited once"
+        try:
+            answer = yield from self._ended(direction)
+            name = "pull" if direction is Pull else "push"
+            self._member.recorder.beside(name, *self._in_flight[direction].ticket.span)
+        finally:
+            del self._in_flight[direction]
+        return answer, in_flight.units
+
+    def abandoned(self) -> IO:
+        """Hear what becomes of transfers that no program awaits any more; returns (units, reply) of each push."""
+        heard: list[tuple[Units, PushReply]] = []
+        for in_flight in [*self._in_flight.values()]:
+            try:
+                (reply, _), units = yield from self.landed(in_flight.effect)
+            except HybridSyncError:
+                continue
+            if units:
+                heard.append((units, reply))
+        return heard
+
+    def _ended(self, direction: type) -> IO:
+        """Return what a transfer in flight brought; one that was held for too long is begun again."""
         deadline = self._member.now() + HELD_DEADLINE_SECS
-        while self.in_flight is not None:
-            effect, ticket = self.in_flight
+        while True:
+            effect, ticket = self._in_flight[direction]
             try:
                 return (yield Join(ticket))
             except StillHeld:
                 if self._member.now() > deadline:
                     raise
-                self.in_flight = InFlight(effect, (yield Start(self._request(effect))))
-        return None
+                self._in_flight[direction] = InFlight(effect, (yield Start(self._request(effect))))
 
-    def landed(self) -> IO:
-        """Return what the transfer in flight brought, which is in flight no more."""
-        try:
-            answer = yield from self.end()
-            assert self.in_flight is not None
-            name = "pull" if isinstance(self.in_flight.effect, Pull) else "push_pull"
-            self._member.recorder.beside(name, *self.in_flight.ticket.span)
-        finally:
-            self.in_flight = None
-        return answer
-
-    def abandoned(self) -> IO:
-        """Hear what becomes of a transfer that no program awaits any more; returns (units, reply), None without any."""
-        if self.in_flight is None:
-            return None
-        units = self.in_flight.units
-        try:
-            reply: PushReply = (yield from self.landed())[0]
-        except HybridSyncError:
-            return None
-        return (units, reply) if units else None
-
-    def _request(self, effect: Pull | PushPull) -> CallServer:
+    def _request(self, effect: Pull | PushPull | PushOnly) -> CallServer:
+        if isinstance(effect, PushOnly):
+            assert effect.gradient.units, "a push whose reply brings no parameters has units"
+            return self._calls.push(effect.gradient, effect.newest.sequence)
         if isinstance(effect, PushPull) and effect.gradient.units:
             return self._calls.push_pull(effect.gradient)
         return self._calls.pull()

@@ -26,7 +26,7 @@ from hybridsync.protocols.base import (
 )
 from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER, SyncMode
 from hybridsync.trainer import FitResult, Trainer
-from hybridsync.worker import phase_runner, server_runner
+from hybridsync.worker import group_runner, phase_runner, server_runner
 from hybridsync.worker.drive_threads import Carriers, drive
 from hybridsync.worker.requests import IO, CallServer
 from tests.conformance.drivers import counting
@@ -46,7 +46,7 @@ REQUESTS: dict[type, tuple[str, ...]] = {
     Pull: ("pull",),
     PushPull: ("push_pull",),
     Ready: ("ready",),
-    Begin: ("pull", "push_pull"),
+    Begin: ("pull", "push"),
     JoinRound: ("JoinGroup",),
     AverageReplicas: ("AverageGroup",),
 }
@@ -149,7 +149,7 @@ class Revoker:
 
 
 def fit(plan: str, revoker: Revoker, workdir: pathlib.Path, patch: pytest.MonkeyPatch) -> FitResult:
-    for runner in (phase_runner, server_runner):
+    for runner in (phase_runner, server_runner, group_runner):
         patch.setattr(runner, "drive", revoker.drive)
     trainer: Trainer = tally_trainer(plan, WORKLOAD, workers=WORKERS, workdir=workdir, emulation=SLOW)
     revoker.chief = lambda: trainer._chief

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from hybridsync import TelemetryConfig
 from hybridsync.chief.ledger import Counts
+from hybridsync.chief.orders import Orders
 from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.chief.run_control import RunControl
 from hybridsync.config import RunConfig
@@ -26,6 +27,13 @@ TIMES = StageTimes({"drain": 0.1, "capture": 0.2, "reserve": 0.3, "enter": 0.4})
 
 
 @dataclass
+class Members:
+    """Who takes no part any more."""
+
+    quarantined: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass
 class Told:
     """A chief that has heard what a test says."""
 
@@ -34,7 +42,8 @@ class Told:
     reports: ReportBuffer = field(default_factory=ReportBuffer)
     first_and_last: tuple[float, float] = (0.0, 0.0)
     rates: dict[int, float] = field(default_factory=dict)
-    quarantined: dict[int, str] = field(default_factory=dict)
+    members: Members = field(default_factory=Members)
+    orders: Orders = field(default_factory=Orders)
 
     def take_reports(self) -> ReportBuffer:
         taken, self.reports = self.reports, ReportBuffer()

@@ -13,7 +13,7 @@ from hybridsync.interfaces.reports import Report
 from hybridsync.phases.capture_stage import CaptureStage
 from hybridsync.phases.controller_state import ControllerState
 from hybridsync.phases.progress_watchdog import ProgressWatchdog
-from hybridsync.phases.stage_timer import StageTimer
+from hybridsync.telemetry.switch_costs import StageTimer
 from tests.chief.chiefs import WORKLOAD, enter_all, lease
 from tests.phases.scenes import Scene, snapshot_of
 

@@ -31,13 +31,19 @@ WORKLOAD = 64
 Outcome = Event | Exception | None
 
 
+class FakeMembers:
+    """Some workers are left."""
+
+    all_quarantined: HybridSyncError | None = None
+
+
 class FakeControl:
     """A chief that hears how the run ends."""
 
     num_applied = WORKLOAD
-    all_quarantined: HybridSyncError | None = None
 
     def __init__(self) -> None:
+        self.members = FakeMembers()
         self.failed: HybridSyncError | None = None
 
     def fail(self, error: HybridSyncError) -> None:

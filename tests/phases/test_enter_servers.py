@@ -159,7 +159,7 @@ def test_a_hand_over_that_takes_long_is_shown_with_who_fetches(
 ) -> None:
     monkeypatch.setattr(entering_module, "SAY_SECS", 0.05)
     harness.chief.service.report(Report("server", 1, 1, PHASE.id, doing=ENTERING))
-    assert harness.chief.control.entering() == (1,)
+    assert harness.chief.control.members.entering() == (1,)
     entering = harness.begin()
     deadline = SYSTEM_CLOCK.monotonic() + SECS
     while not harness.notes:
@@ -167,7 +167,7 @@ def test_a_hand_over_that_takes_long_is_shown_with_who_fetches(
     assert harness.notes[0].startswith("phase 2: the hand-over of 200.0 MB has taken 0 s, servers [1] are fetching it")
     assert harness.notes[0].endswith("servers [0] have not said that they fetch it")
     harness.chief.service.report(Report("server", 1, 1, PHASE.id))
-    assert harness.chief.control.entering() == ()
+    assert harness.chief.control.members.entering() == ()
     harness.close()
     entering.result(SECS)
 
@@ -175,7 +175,7 @@ def test_a_hand_over_that_takes_long_is_shown_with_who_fetches(
 def test_a_server_that_is_lost_fetches_no_more(harness: Harness) -> None:
     harness.chief.service.report(Report("server", 1, 1, PHASE.id, doing=ENTERING))
     harness.chief.service.role_lost(RoleEvent("server", 1, 91, "signal SIGKILL", 0.0))
-    assert harness.chief.control.entering() == ()
+    assert harness.chief.control.members.entering() == ()
 
 
 def test_a_call_that_never_ends_is_given_up_by_the_size_of_the_state() -> None:

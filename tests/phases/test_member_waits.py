@@ -62,9 +62,10 @@ def test_a_restarted_chief_waits_until_nobody_new_comes_and_gives_up_who_was_the
     """Nothing else would end a process that is stopped."""
     monkeypatch.setattr(member_waits, "SETTLE_SECS", 0.1)
     chief.service.register(hello(0))
-    there = {("chief", 0): 1, ("supervisor", 0): 2, ("worker", 0): 100, ("worker", 1): 101, ("server", 0): 99}
+    there = [("chief", 0, 0, 1), ("supervisor", 0, 0, 2), ("worker", 0, 0, 100), ("worker", 1, 0, 101)]
+    there.append(("server", 0, 0, 99))
     arrivals_at(chief).await_registrations(there)
-    assert chief.control.live_workers() == (0,)
+    assert chief.control.members.live_workers() == (0,)
     evicted = chief.evicted
     assert [(event.role, event.id, event.pid) for event in evicted] == [("worker", 1, 101), ("server", 0, 99)]
     assert evicted[0].reason == "no sign of life for 0.1 s since the chief was restarted"

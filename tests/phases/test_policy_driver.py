@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hybridsync.chief.orders import Orders
 from hybridsync.config import PolicyConfig, RunConfig
 from hybridsync.interfaces.phase import Phase
 from hybridsync.phases.policy_driver import PolicyDriver
@@ -24,16 +25,24 @@ SERVERS = ("server:0",)
 
 
 @dataclass
-class FakeControl:
-    """What the chief would know."""
+class FakeMembers:
+    """Who would be there."""
 
     live: tuple[int, ...] = (0, 1, 2, 3)
-    num_applied: int = 0
-    first: float = 1.0
-    flagged: tuple[int, ...] = ()
 
     def live_workers(self) -> tuple[int, ...]:
         return self.live
+
+
+@dataclass
+class FakeControl:
+    """What the chief would know."""
+
+    members: FakeMembers = field(default_factory=FakeMembers)
+    num_applied: int = 0
+    first: float = 1.0
+    flagged: tuple[int, ...] = ()
+    orders: Orders = field(default_factory=Orders)
 
     def stamps(self) -> tuple[float, float]:
         return self.first, self.first
@@ -55,6 +64,9 @@ class Reporter:
     def stalls(self, *, same_protocol: bool) -> tuple[float, ...]:
         self.asked.append(same_protocol)
         return (0.25,)
+
+    def take_losses(self) -> tuple[float, int]:
+        return 0.0, 0
 
     def decided(self, **numbers: Any) -> None:
         self.told.append(numbers)
@@ -78,8 +90,10 @@ class Policy:
 class Harness:
     """A run of four workers that has begun."""
 
-    def __init__(self, plan: str = "bsp:50%,asp", units: int = 0, shares: tuple[int, ...] = (), **more: Any) -> None:
-        policy = PolicyConfig(shares=shares)
+    def __init__(
+        self, plan: str = "bsp:50%,asp", units: int = 0, shares: tuple[int, ...] = (), trigger: Any = "off", **more: Any
+    ) -> None:
+        policy = PolicyConfig(shares=shares, trigger=trigger)
         config = RunConfig(workload=WORKLOAD, unit_size=1, workers=4, plan=plan, policy=policy)
         run = Run(config, tally_task(WORKLOAD), plain_sgd(1.0), None)
         self.control, self.reporter, self.policy, self.clock = FakeControl(), Reporter(), Policy(), ManualClock()
@@ -94,9 +108,8 @@ class Harness:
         segment = self.policy_driver.next_segment(units)
         served = segment.spec != "bsp"
         members = tuple(range(4)) if served else self.policy_driver.members()
-        self.phase = phase_of(
-            1, segment.spec, members=members, end=segment.end_units, servers=SERVERS if served else ()
-        )
+        phase = phase_of(1, segment.spec, members=members, end=segment.end_units, servers=SERVERS if served else ())
+        self.phase = replace(phase, order=segment.order)
         return self.phase
 
     def look(self, units: int) -> Any:
@@ -165,17 +178,17 @@ def test_a_run_that_ends_while_its_policy_is_asked_is_asked_about_as_it_was(monk
 
     def live_workers() -> tuple[int, ...]:
         harness.control.num_applied = WORKLOAD
-        return harness.control.live
+        return harness.control.members.live
 
-    monkeypatch.setattr(harness.control, "live_workers", live_workers)
+    monkeypatch.setattr(harness.control.members, "live_workers", live_workers)
     assert harness.look(396) is None and harness.policy.views[-1].units_left == 4
 
 
 def test_who_is_here_by_now_joins_but_not_who_is_left_out():
     harness = Harness()
-    harness.control.live = (0, 1, 3)
+    harness.control.members.live = (0, 1, 3)
     harness.enter(20)
-    harness.control.live = (0, 1, 2, 3)
+    harness.control.members.live = (0, 1, 2, 3)
     assert harness.look(40) == (Regroup(), "join")
     harness.policy.wants = ExcludeWorkers((2,))
     harness.enter(44)
@@ -187,9 +200,9 @@ def test_who_is_left_out_and_dies_is_another_one_when_it_is_back():
     harness.policy.wants = ExcludeWorkers((2,))
     harness.look(40)
     harness.enter(44)
-    harness.control.live = (0, 1, 3)
+    harness.control.members.live = (0, 1, 3)
     assert harness.look(60) is None, "the members stay the same"
-    harness.control.live, harness.policy.wants = (0, 1, 2, 3), PLANNED
+    harness.control.members.live, harness.policy.wants = (0, 1, 2, 3), PLANNED
     assert harness.look(80) == (Regroup(), "join")
 
 
@@ -197,7 +210,7 @@ def test_lock_step_goes_on_with_whoever_is_left():
     harness = Harness()
     harness.policy.wants = ExcludeWorkers((2,))
     harness.look(40)
-    harness.control.live = (2,)
+    harness.control.members.live = (2,)
     assert harness.enter(44).members == (2,) and harness.policy_driver.left_out(harness.phase) == ()
 
 
@@ -266,9 +279,9 @@ def test_other_shares_regroup_and_hold_until_the_stage_is_done():
     assert (phase.members, phase.end_units) == ((0, 1, 2, 3), 200)
     assert harness.policy_driver.shares(phase.members) == (4, 4, 1, 4) and harness.policy_driver.left_out(phase) == ()
     assert harness.look(60) is None
-    harness.control.live = (0, 2)  # the others were lost
+    harness.control.members.live = (0, 2)  # the others were lost
     assert harness.policy_driver.members() == (0, 2) and harness.policy_driver.shares((0, 2)) == (4, 1)
-    harness.control.live = (0, 1, 2, 3)
+    harness.control.members.live = (0, 1, 2, 3)
     assert harness.enter(200).spec == "asp" and harness.policy_driver.shares((0, 1, 2, 3)) == ()
 
 

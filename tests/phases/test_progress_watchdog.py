@@ -19,6 +19,18 @@ PHASE, SERVED = phase_of(1, "bsp"), phase_of(1, "asp")
 
 
 @dataclass
+class FakeMembers:
+    """Whom the chief was to treat as lost."""
+
+    evicted: list[int] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+    def evict(self, worker: int, reason: str) -> None:
+        self.evicted.append(worker)
+        self.reasons.append(reason)
+
+
+@dataclass
 class FakeControl:
     """What the chief would know."""
 
@@ -26,8 +38,7 @@ class FakeControl:
     rate: float = 40.0
     first: float = 1.0
     stuck_workers: list[int] = field(default_factory=lambda: [2])
-    evicted: list[int] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
+    members: FakeMembers = field(default_factory=FakeMembers)
     broken: str = ""
     held: dict[str, int] = field(default_factory=dict)
     waited: dict[int, float] = field(default_factory=dict)
@@ -50,10 +61,6 @@ class FakeControl:
 
     def behind(self) -> list[int]:
         return [0]
-
-    def evict(self, worker: int, reason: str) -> None:
-        self.evicted.append(worker)
-        self.reasons.append(reason)
 
     def break_phase(self, reason: str) -> None:
         self.broken = reason
@@ -103,16 +110,16 @@ def test_a_step_three_times_as_long_as_usual_is_borne():
         control.num_applied += 4
         after(pace, clock, 0.5)
     after(pace, clock, 0.5, 0.5, 0.5)
-    assert control.evicted == [] and not control.broken
+    assert control.members.evicted == [] and not control.broken
 
 
 def test_who_lets_the_others_wait_for_ten_steps_is_given_up():
     control, clock = FakeControl(rate=8.0), ManualClock(now=10.0)
     pace = pace_of(control, clock)
     after(pace, clock, 4.9)
-    assert control.evicted == []
+    assert control.members.evicted == []
     after(pace, clock, 0.2)
-    assert control.evicted == [2] and "5 s" in control.broken
+    assert control.members.evicted == [2] and "5 s" in control.broken
     assert control.silent_secs == pytest.approx(2.5), "a heartbeat in the later half proves it is not stopped"
 
 
@@ -128,15 +135,15 @@ def test_short_steps_are_given_two_seconds():
     control, clock = FakeControl(rate=4000.0), ManualClock(now=10.0)
     pace = pace_of(control, clock)
     after(pace, clock, STUCK_SECS - 0.1)
-    assert control.evicted == []
+    assert control.members.evicted == []
     after(pace, clock, 0.2)
-    assert control.evicted == [2]
+    assert control.members.evicted == [2]
 
 
 def test_a_collective_in_which_all_wait_is_broken_though_nobody_is_to_blame():
     control, clock = FakeControl(stuck_workers=[]), ManualClock(now=10.0)
     after(pace_of(control, clock), clock, 3.0)
-    assert control.evicted == [] and control.broken
+    assert control.members.evicted == [] and control.broken
 
 
 def test_before_the_first_step_roles_may_be_compiling():
@@ -154,7 +161,7 @@ def test_threads_are_named_and_not_given_up():
     after(pace, clock, 59.0)
     with pytest.raises(WaitTimeout, match=r"workers \[2\] are behind"):
         after(pace, clock, 2.0)
-    assert control.evicted == []
+    assert control.members.evicted == []
 
 
 def test_the_last_units_of_an_asynchronous_phase_go_to_others_when_nothing_was_applied_for_long():
@@ -176,20 +183,21 @@ def test_who_keeps_a_group_waiting_for_many_of_its_units_is_given_up_by_name_tho
     control = FakeControl(waited={2: STUCK_SECS - 0.1})
     pace = pace_of(control, ManualClock())
     pace.check(GROUPED)
-    assert control.evicted == []
+    assert control.members.evicted == []
     control.waited, control.num_applied = {2: STUCK_SECS + 0.1, 3: STUCK_SECS + 0.1}, 5
     pace.check(GROUPED)
-    assert control.evicted == [2] and "waited for workers [2]" in control.broken, "worker 3 waits in an average itself"
+    assert control.members.evicted == [2]
+    assert "waited for workers [2]" in control.broken, "worker 3 waits in an average itself"
     assert control.silent_secs == STUCK_SECS / 2
 
 
 def test_a_slow_worker_may_take_ten_of_its_own_units_and_one_that_compiles_its_time():
     control = FakeControl(rate=0.4, waited={1: 99.0})  # 10 s a unit
     pace_of(control, ManualClock()).check(GROUPED)
-    assert control.evicted == []
+    assert control.members.evicted == []
     control.rate, control.waited = 0.0, {1: FIRST_STEP_SECS - 1.0}
     pace_of(control, ManualClock()).check(GROUPED)
-    assert control.evicted == []
+    assert control.members.evicted == []
 
 
 def test_a_thread_that_keeps_a_group_waiting_is_named():
@@ -203,7 +211,7 @@ def test_a_full_synchronisation_that_somebody_does_not_come_to_breaks_the_phase(
     control.waited = {2: STUCK_SECS + 1.0}
     with pytest.raises(PhaseBroken, match=r"workers \[2\]"):
         pace_of(control, ManualClock()).await_together(GROUPED, lambda: None, final=False)
-    assert control.called and control.evicted == [2]
+    assert control.called and control.members.evicted == [2]
 
 
 SERVED = phase_of(1, "ssp", servers=("server",))
@@ -220,11 +228,11 @@ def test_who_hangs_at_a_unit_while_a_rule_waits_is_evicted_by_name_and_the_phase
     pace = pace_of(control, clock)
     clock.advance(60.0)
     pace.check(SERVED)
-    assert control.evicted == []
+    assert control.members.evicted == []
     control.said = waiting(STUCK_SECS + 0.1)
     pace.check(SERVED)
-    assert control.evicted == [2] and not control.broken
-    assert control.reasons == ["worker 2 has been at one unit for more than 2 s, and others wait for it"]
+    assert control.members.evicted == [2] and not control.broken
+    assert control.members.reasons == ["worker 2 has been at one unit for more than 2 s, and others wait for it"]
 
 
 def test_a_worker_may_take_ten_of_its_own_recent_units_and_its_first_one_may_be_compiled():
@@ -232,13 +240,13 @@ def test_a_worker_may_take_ten_of_its_own_recent_units_and_its_first_one_may_be_
     pace = pace_of(control, clock)
     clock.advance(2 * FIRST_STEP_SECS)
     for usual_secs, limit in ((1.0, 10.0), (0.0, FIRST_STEP_SECS)):
-        control.evicted.clear()
+        control.members.evicted.clear()
         control.said = waiting(limit - 0.1, usual_secs)
         pace.check(SERVED)
-        assert control.evicted == []
+        assert control.members.evicted == []
         control.said = waiting(limit + 0.1, usual_secs)
         pace.check(SERVED)
-        assert control.evicted == [2]
+        assert control.members.evicted == [2]
 
 
 def test_time_before_the_phase_or_before_this_chief_does_not_count():
@@ -247,11 +255,11 @@ def test_time_before_the_phase_or_before_this_chief_does_not_count():
     for _ in range(2):
         clock.advance(STUCK_SECS - 0.1)
         pace.check(SERVED)
-        assert control.evicted == []
+        assert control.members.evicted == []
         pace.begin()
     clock.advance(STUCK_SECS + 0.1)
     pace.check(SERVED)
-    assert control.evicted == [2]
+    assert control.members.evicted == [2]
 
 
 def test_an_asynchronous_phase_in_which_everybody_hangs_is_given_as_long_as_its_last_units():
@@ -260,10 +268,10 @@ def test_an_asynchronous_phase_in_which_everybody_hangs_is_given_as_long_as_its_
     pace = pace_of(control, clock)
     clock.advance(4.9)  # drain_secs is 5
     pace.check(phase)
-    assert control.evicted == []
+    assert control.members.evicted == []
     clock.advance(0.2)
     pace.check(phase)
-    assert control.evicted == [2]
+    assert control.members.evicted == [2]
 
 
 def test_threads_that_hang_while_a_rule_waits_are_named_after_a_minute():
@@ -274,7 +282,7 @@ def test_threads_that_hang_while_a_rule_waits_are_named_after_a_minute():
     clock.advance(2.0)
     with pytest.raises(WaitTimeout, match=r"workers \[2\] have been at one unit for more than 60 s"):
         pace.check(SERVED)
-    assert control.evicted == []
+    assert control.members.evicted == []
 
 
 @dataclass
@@ -318,10 +326,10 @@ def test_a_phase_is_drained_when_nobody_is_missing_or_it_has_broken():
 def test_nobody_is_called_together_who_has_left_the_group_phase() -> None:
     control, clock = FakeControl(inside=[]), ManualClock()
     pace_of(control, clock).await_together(GROUPED, lambda: clock.advance(FIRST_STEP_SECS + 1), final=False)
-    assert (control.called, control.evicted, control.broken) == (False, [], "")
+    assert (control.called, control.members.evicted, control.broken) == (False, [], "")
 
 
 def test_a_call_together_ends_when_everybody_leaves_the_group_phase() -> None:
     control, clock = FakeControl(), ManualClock()
     pace_of(control, clock).await_together(GROUPED, control.inside.clear, final=False)
-    assert (control.called, control.evicted, control.broken) == (True, [], "")
+    assert (control.called, control.members.evicted, control.broken) == (True, [], "")

@@ -50,7 +50,7 @@ def test_a_server_that_has_not_entered_the_phase_has_nothing_newer_than_the_last
     scene.answers[SERVER] = StalePhase("phase 2 was named, the server is in phase 1")
     found = scene.gather()
     assert (found.snapshot, found.source) == scene.captured
-    assert scene.chief.control.num_live_servers() == 1
+    assert scene.chief.control.members.num_live_servers() == 1
 
 
 def test_a_lost_server_costs_what_came_after_the_last_commit():

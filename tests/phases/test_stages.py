@@ -25,9 +25,9 @@ from hybridsync.phases.process_groups import ProcessGroups
 from hybridsync.phases.progress_watchdog import ProgressWatchdog
 from hybridsync.phases.recovery_stage import MAX_BROKEN, GatherStage
 from hybridsync.phases.save_schedule import RETRY_SECS, SaveSchedule
-from hybridsync.phases.stage_timer import StageTimer
 from hybridsync.phases.state_machine import CommitFailed, Committed, Gathered
 from hybridsync.policies.straggler_detector import Judged
+from hybridsync.telemetry.switch_costs import StageTimer
 from hybridsync.training.run import Run
 from tests.roles import Start as StartingState
 from tests.roles import phase_of
@@ -37,11 +37,21 @@ from tests.telemetry.clocks import ManualClock
 WORKLOAD = 64
 
 
+class FakeMembers:
+    """Everybody is there."""
+
+    def expire(self) -> None: ...
+
+    def live_workers(self) -> tuple[int, ...]:
+        return 0, 1, 2, 3
+
+
 @dataclass
 class FakeControl:
     """What the chief would say, and what it was told."""
 
     clock: ManualClock
+    members: FakeMembers = field(default_factory=FakeMembers)
     num_applied: int = 8
     preempted_at: float = math.inf
     broken: str = ""
@@ -54,13 +64,8 @@ class FakeControl:
     def preempted(self) -> bool:
         return self.clock.monotonic() >= self.preempted_at
 
-    def expire(self) -> None: ...
-
     def stamps(self) -> tuple[float, float]:
         return 0.0, 0.0
-
-    def live_workers(self) -> tuple[int, ...]:
-        return 0, 1, 2, 3
 
     def judged(self) -> Judged:
         return Judged((), {}, None)

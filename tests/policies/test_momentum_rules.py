@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridsync import protocols
-from hybridsync.config.run_config import MomentumVariant, PolicyConfig
+from hybridsync.config.policy_config import MomentumVariant, PolicyConfig
 from hybridsync.core.errors import ConfigError
 from hybridsync.core.plan import Plan
 from hybridsync.policies.momentum import MomentumHandling, is_asynchronous, momentum_handling

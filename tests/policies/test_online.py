@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridsync.config.run_config import PolicyConfig
+from hybridsync.config.policy_config import PolicyConfig
 from hybridsync.core.errors import ConfigError
 from hybridsync.policies.actions import EPISODE_SECS, PLANNED, SWITCH_SECS, ExcludeWorkers, TemporaryProtocol, View
 from hybridsync.policies.online import POLICIES, RETURN_UNITS, Baseline, Elastic, Greedy, policy_of

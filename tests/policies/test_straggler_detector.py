@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridsync.config.run_config import PolicyConfig
+from hybridsync.config.policy_config import PolicyConfig
 from hybridsync.core.errors import ConfigError
 from hybridsync.policies.straggler_detector import (
     PATIENCE,

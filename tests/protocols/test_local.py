@@ -16,11 +16,15 @@ from hybridsync.core.errors import ConfigError
 from hybridsync.protocols.base import (
     Arrival,
     Await,
+    Begin,
+    Combine,
     Compute,
     Difference,
+    Effect,
     Lease,
     Outer,
     Pull,
+    PushOnly,
     PushPull,
     Release,
     Step,
@@ -155,7 +159,8 @@ def test_the_optimizer_states_of_all_make_up_the_next_phases():
     assert int(further.state.opt_state.count) >= 8 + 32
 
 
-VERSIONS = Version(10, None), Version(16, None, own=3, fastest=12)
+VERSIONS = Version(10, None, own=2), Version(16, None, own=3, fastest=12)
+"""One update of the worker's own lies between them, and five of others."""
 
 
 @pytest.mark.parametrize(
@@ -177,20 +182,89 @@ def test_who_is_far_behind_still_moves():
     assert PsPlus(modulation="progress")._factor(VERSIONS[0], behind, num_workers=4) == LOWEST_FACTOR
 
 
-def test_the_rate_is_modulated_by_the_reply_that_the_gradient_was_computed_on():
-    program, at, factors = PsPlus().worker_program(4), 0, []
-    effect = next(program)
-    while len(factors) < 2:
-        if isinstance(effect, Await):
-            at += 1
-            result = Version(at, f"version {at}", own=1, fastest=at)
-        elif isinstance(effect, Step):
-            factors.append((at, effect.factor))
-            result = effect.parameters
+@pytest.mark.parametrize("num_own", [0, 1, 2])
+def test_how_many_updates_of_its_own_lie_between_two_versions_damps_nobody(num_own):
+    versions = Version(10, None), Version(13 + num_own, None, own=num_own)
+    assert PsPlus(modulation="staleness")._factor(*versions, num_workers=4) == 1.0
+
+
+def effects_of(num_units: int, own: Any = lambda number: 0) -> list[Effect]:
+    """Return what a worker of four does; `own` says how many of its units the pull of a number brings.
+
+    A push is answered with all that were pushed by then.
+    """
+    program, units = PsPlus().worker_program(4), iter([*((unit,) for unit in range(num_units)), None])
+    effects, num_pulls, num_pushes, num_begun = [next(program)], 0, 0, 0
+    while True:
+        effect = effects[-1]
+        if isinstance(effect, Lease):
+            result = next(units)
+        elif isinstance(effect, Begin):
+            num_begun += isinstance(effect.effect, PushOnly)
+            result = effect.effect
+        elif isinstance(effect, Await) and isinstance(effect.pending, PushOnly):
+            num_pushes += 1
+            result = Version(100, None, own=num_pushes, fastest=100)
+        elif isinstance(effect, Await):
+            num_pulls += 1
+            result = Version(num_pulls, f"version {num_pulls}", own=own(num_pulls), fastest=num_pulls)
         else:
-            result = (7,) if isinstance(effect, Lease) else None
-        effect = program.send(result)
-    assert factors == [(1, 1.0), (2, 1 / 2)]
+            result = f"{type(effect).__name__} {num_begun}"
+        try:
+            effects.append(program.send(result))
+        except StopIteration:
+            return effects
+
+
+def test_a_push_and_a_pull_are_in_flight_together_and_a_unit_is_computed_meanwhile():
+    in_flight, seen = set(), []
+    for effect in effects_of(4):
+        if isinstance(effect, Begin):
+            assert type(effect.effect) not in in_flight, "one transfer in each direction"
+            in_flight.add(type(effect.effect))
+        elif isinstance(effect, Await):
+            in_flight.remove(type(effect.pending))
+        elif isinstance(effect, Compute):
+            seen.append(set(in_flight))
+    assert seen == [{Pull}, *[{Pull, PushOnly}] * 3]
+    assert not in_flight
+
+
+def test_the_rate_is_modulated_by_the_newest_version_at_hand_when_the_push_begins():
+    effects = effects_of(3, own=lambda number: 1)
+    pushes = [effect.effect for effect in effects if isinstance(effect, Begin) and isinstance(effect.effect, PushOnly)]
+    factors = [effect.factor for effect in effects if isinstance(effect, Step)]
+    assert [push.newest.sequence for push in pushes] == [2, 3, 4]
+    assert factors == [1 / 2, 1 / 3, 1 / 4]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "taken_off"),
+    [
+        (1, [("Difference 0",), ("Difference 1",), ("Difference 2",)]),
+        (2, [("Difference 0",), ("Difference 0", "Difference 1"), ("Difference 1", "Difference 2")]),
+    ],
+)
+def test_what_a_version_lacks_of_a_workers_pushes_is_taken_off_it(lacking, taken_off):
+    """A pull and the push that began beside it come to the server in either order: its version says in which."""
+    effects = effects_of(3, own=lambda number: max(0, number - lacking - 1))
+    assert [effect.differences for effect in effects if isinstance(effect, Combine)] == taken_off
+
+
+def test_each_difference_that_a_version_lacks_counts_as_progress_and_is_taken_off():
+    programs, optimizer = programs_of(mlp_task(), plain_sgd(0.02)), plain_sgd(0.02)
+    state = initial_state(mlp_task(), optimizer, 0)
+    version = Version(3, Parameters(state.params, state.model_state), units=40)
+    stepper = Stepper(programs, protocols.parse("psplus"), 4, state.opt_state)
+    differences = []
+    for unit in range(2):
+        end = stepper.step(Step(Gradient((unit,), 3, programs.gradient(version.parameters, unit)), version))
+        differences.append(stepper.difference(Difference(version, end)))
+    both = stepper.combine(Combine(version, tuple(differences)))
+    first = stepper.combine(Combine(version, (differences[0],)))
+    again = stepper.combine(Combine(Version(3, first.parameters, units=first.at), (differences[1],)))
+    assert (both.sequence, both.at, first.at) == (3, 48, 44)
+    jax.tree.map(np.testing.assert_array_equal, both.parameters, again.parameters)
 
 
 def test_the_blocking_twin_computes_on_what_the_reply_to_its_push_brought():
@@ -241,6 +315,6 @@ def test_the_rates_of_updates_and_of_own_steps():
     assert [protocols.parse(name).change(4) for name in ("psplus", "localsgd")] == ["add", "add"]
     assert [protocols.parse(name).change(1) for name in ("psplus", "localsgd")] == ["replace", "replace"]
     assert protocols.parse("diloco").change(4) == Outer("diloco", 0.7, 0.9)
-    assert protocols.parse("psplus(staleness=2)").staleness_bound(4) == 3 * 6 + 1
+    assert protocols.parse("psplus(staleness=2)").staleness_bound(4) == 3 * 7 + 2
     assert protocols.parse("psplus(staleness=2,overlap=false)").staleness_bound(4) == 3 * 5
     assert protocols.parse("psplus").staleness_bound(4) is None

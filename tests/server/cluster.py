@@ -20,7 +20,7 @@ from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import ParameterPool
 from hybridsync.server.replication import Peers
 from hybridsync.server.secondary import Store
-from hybridsync.storage.apply_log import Entry, Left
+from hybridsync.storage.apply_log_entries import Entry, Left
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.snapshot import SnapshotBuffer
 from hybridsync.training.state import TrainState, initial_state

@@ -15,7 +15,7 @@ from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.phase import Phase
 from hybridsync.server import primary as primary_module
 from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
-from hybridsync.storage.apply_log import Left
+from hybridsync.storage.apply_log_entries import Left
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.transport.packed_link import PackedLink

@@ -68,6 +68,19 @@ def test_a_server_keeps_what_it_owns_and_never_a_single_leaf_where_there_are_mor
         assert len(kept) != 1 or num_filled <= 1
 
 
+def test_the_tree_of_a_single_server_goes_through_as_it_is_and_that_of_several_is_cut_and_joined():
+    programs = programs_of(mlp_task(), momentum_sgd())
+    tree = programs.one
+    (alone,) = partition(programs, 1)
+    assert alone.contribution.part_of(tree) is tree
+    assert join([alone.contribution], [tree]) is tree
+    cuts = [part.contribution for part in partition(programs, 2)]
+    assert not any(cut.is_whole for cut in cuts)
+    parts = [cut.part_of(tree) for cut in cuts]
+    assert not any(part is tree for part in parts)
+    assert fingerprint(join(cuts, parts)) == fingerprint(tree)
+
+
 def test_the_largest_leaf_is_the_primarys():
     layout = Layout.of({"a": np.zeros(3), "b": np.zeros(50), "c": np.zeros(40), "d": np.zeros(20)})
     assert owners(layout, 2) == (0, 0, 1, 1)

@@ -46,6 +46,24 @@ def test_a_slow_reader_sees_one_whole_update_while_many_are_published():
     slow.release()
 
 
+def test_what_was_reserved_is_what_quick_readers_are_served_from():
+    allocated: list[np.ndarray] = []
+
+    def allocate(num_bytes: int) -> np.ndarray:
+        allocated.append(np.empty(num_bytes, np.uint8))
+        return allocated[-1]
+
+    pool = ParameterPool(layout(), allocate)
+    pool.reserve()
+    assert len(allocated) == 2
+    for update in range(4):
+        pool.publish(state_of(update))
+        published = pool.current()
+        assert value_in(published.buffer) == update
+        published.release()
+    assert len(allocated) == 2
+
+
 def test_two_buffers_serve_quick_readers_and_a_third_comes_only_for_a_slow_one():
     pool = ParameterPool(layout())
     seen = set()

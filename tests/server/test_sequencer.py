@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from hybridsync.core.errors import InvalidMessage
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.phase import Phase
@@ -58,6 +59,36 @@ def test_a_late_word_of_idleness_of_a_worker_that_waits_for_its_reply_counts_for
     assert units_of(sequencer.idle(message(0))) == []
     pushed(sequencer, 1, 5)
     assert pushed(sequencer, 2, 6)[1] == [(4, 5, 6)]
+
+
+def test_a_late_pull_of_before_does_not_end_the_idleness_of_a_worker_that_steps_by_itself():
+    sequencer = serving("psplus(staleness=0)", members=(0, 1))
+    list(sequencer.join(message(0)))
+    assert units_of(sequencer.idle(message(0))) == []
+    list(sequencer.join(message(0)))  # a copy of what it asked before it was idle
+    ticket, _ = pushed(sequencer, 1, 4)
+    assert ticket.reply is not None, "nobody waits for it"
+    list(sequencer.join(message(0)._replace(restart_count=1)))
+    ticket, _ = pushed(sequencer, 1, 5, base=1)
+    assert ticket.reply is None, "it has begun anew"
+
+
+@pytest.mark.parametrize("was_idle", [True, False])
+def test_a_late_word_of_idleness_does_not_take_away_a_worker_that_has_begun_anew(was_idle: bool):
+    sequencer = serving("psplus(staleness=0)", members=(0, 1))
+    list(sequencer.join(message(0)))
+    if was_idle:
+        list(sequencer.idle(message(0)))
+    list(sequencer.join(message(0)._replace(restart_count=1)))
+    assert units_of(sequencer.idle(message(0))) == []
+    ticket, _ = pushed(sequencer, 1, 4)
+    assert ticket.reply is None, "worker 0 is waited for"
+
+
+@pytest.mark.parametrize("newest", [-1, 1])
+def test_a_push_that_knew_a_version_which_does_not_exist_is_refused_where_the_log_tells_of_it(newest):
+    with pytest.raises(InvalidMessage, match=f"worker 0 pushes knowing sequence {newest}, .* sequences 0 to 0"):
+        serving("psplus").submit(message(0, 4)._replace(newest=newest), "gradient 4", "")
 
 
 def test_who_is_absent_from_the_start_is_not_waited_for_and_who_comes_is():

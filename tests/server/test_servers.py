@@ -317,6 +317,24 @@ def test_a_store_serves_exactly_the_sequence_that_is_asked_for_and_waits_for_it(
         store.pull_at(asked)
 
 
+def test_what_a_pull_is_to_read_stays_while_its_worker_pushes_beside_it():
+    cluster = Cluster(programs(), 2)
+    phase = cluster.enter()
+    cluster.primary.pull(push_of(phase))[1].release()  # its worker has not asked the store for update 0 yet
+    link = cluster.link()
+    for unit in range(2):
+        push = push_of(phase, unit, base=0)._replace(push_only=True)
+        assert link.push(push, gradient_of(unit)).sequence == unit + 1
+    settled(cluster)
+    cluster.stores[0].pull_at(push_of(phase)._replace(base=0)).release()
+    reply, _ = link.pull(push_of(phase))
+    assert reply.sequence == 2
+    pushed(cluster, phase, 2, base=2)
+    settled(cluster)
+    with pytest.raises(StalePhase, match="after update 0 are no longer kept for worker 0"):
+        cluster.stores[0].pull_at(push_of(phase)._replace(base=0))
+
+
 def test_a_store_that_misses_something_says_that_the_servers_have_come_apart():
     cluster = Cluster(programs(), 2)
     phase = cluster.enter()

@@ -13,7 +13,7 @@ from hybridsync.core.units import MOST_UNITS, ranges_of
 from hybridsync.interfaces.messages import Push
 from hybridsync.server.held_pushes import Decided
 from hybridsync.server.sequencer import Sequencer
-from hybridsync.server.unit_outcomes import UnitOutcomes
+from hybridsync.server.unit_counts import UnitOutcomes
 from tests.roles import phase_of
 
 UNITS = st.integers(0, 11)

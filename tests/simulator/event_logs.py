@@ -106,6 +106,9 @@ def cases() -> Iterator[Case]:
         yield Case(f"online-{online}-faults", "bsp:80%,asp", FAULTS, {"policy": policy, "workload": 800})
     for groups in ("arrival", "static"):
         yield Case(f"preduce-{groups}", f"preduce(groups={groups},period=3)", FAULTS)
+    yield Case("preduce-inter", "preduce(groups=inter,node=2)", FAULTS)
+    yield Case("preduce-naive", "preduce(buffer=false,division=false,slowdown=0)", FAULTS)
+    yield Case("preduce-auto", "preduce(size=auto,every=3)", MESSAGES)
     yield Case("groups-between-others", "bsp:20%,preduce:30%,asp:20%,adpsgd", LONG_STRAGGLER)
 
 

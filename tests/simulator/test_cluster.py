@@ -25,19 +25,20 @@ def test_a_machines_latency_is_in_everybodys_exchange_and_twice_between_two_of_t
     lost = Colocated(LATE, round_trips=0.0, recovery=10.0, incast=4.0)
     assert lost.exchange_secs(2) == pytest.approx(10 * 0.03**2)
     assert lost.exchange_secs(0) == pytest.approx(10 * 0.06**2)
-    assert lost.step_secs(0.0) == pytest.approx(4 * 10 * 0.06**2)
+    assert lost.step_secs(0, 0.0) == pytest.approx(4 * 10 * 0.06**2)
+    assert lost.step_secs(2, 0.0) == pytest.approx(4 * 10 * 0.03**2)
 
 
 def test_waits_between_round_trips_lie_beside_the_transfers_of_a_step() -> None:
     late = Colocated(LATE, round_trips=2.0)
-    assert late.step_secs(1.0) == 0.0
-    assert late.step_secs(0.2) == pytest.approx(2 * 0.12 - 0.2)
+    assert late.step_secs(0, 1.0) == 0.0
+    assert late.step_secs(0, 0.2) == pytest.approx(2 * 0.12 - 0.2)
 
 
 def test_machines_without_latency_take_no_longer() -> None:
     even = Colocated((0.0,) * 4, round_trips=2.0, recovery=10.0, incast=4.0)
     assert [even.exchange_secs(worker) for worker in range(4)] == [0.0] * 4
-    assert even.step_secs(0.0) == 0.0
+    assert [even.step_secs(worker, 0.0) for worker in range(4)] == [0.0] * 4
     assert Colocated((0.1,), recovery=1.0).exchange_secs(0) == 0.0
 
 
@@ -61,6 +62,8 @@ def test_machines_that_the_run_does_not_have_are_refused() -> None:
         Colocated((0.1, -0.1))
     with pytest.raises(ConfigError, match=r"Colocated\.recovery must be 0 or more"):
         Colocated(LATE, recovery=-1.0)
+    with pytest.raises(ConfigError, match=r"Colocated\.stretches has one from 2 to 1 s; give 0 <= from < to"):
+        Colocated(LATE, stretches=((0.0, 1.0), (2.0, 1.0)))
 
 
 def test_a_death_of_no_role_is_refused_and_not_ignored() -> None:

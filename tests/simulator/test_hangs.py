@@ -11,6 +11,7 @@ from hybridsync.config import CheckpointConfig
 from hybridsync.phases import progress_watchdog
 from hybridsync.phases.progress_watchdog import STUCK_SECS
 from hybridsync.protocols import REGISTRY
+from hybridsync.protocols.modes import SERVER
 from hybridsync.simulator.cluster import Cluster, Death, Device, Hang, Scenario, Slow
 from hybridsync.simulator.event_loop import VirtualClock
 from hybridsync.telemetry.events import NullEventLog
@@ -27,7 +28,7 @@ WAITED = (
     *("bsp", "bsp_server", "backup", "backup(m=2)", "ssp(staleness=2)", "dssp(lower=1,range=4)", "hsp"),
     *("psplus(staleness=1)", "localsgd(steps=5)", "diloco(steps=5)", "preduce", "preduce(groups=arrival)", "adpsgd"),
 )
-ASYNCHRONOUS = ("asp", "gba")
+ASYNCHRONOUS = [name for name, cls in REGISTRY.items() if cls.mode is SERVER and not cls.awaits_workers]
 EVEN = Cluster(devices=(Device(UNIT_SECS),))
 
 Events = list[tuple[float, dict[str, Any]]]

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from hybridsync.core.step_assignment import Outcome
+from hybridsync.interfaces.messages import PushReply
+from hybridsync.server.sequencer import Sequencer
 from hybridsync.testing.schedules import GROUP_PLANS, PLANS, plans_of
 from hybridsync.worker import lockstep_engine as lockstep_module
 from hybridsync.worker.group_engine import GroupEngine
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.local_engine import LocalEngine
 from hybridsync.worker.requests import IO
+from hybridsync.worker.server_calls import ServerCalls
 from hybridsync.worker.server_engine import ServerEngine
 from tests.testing.drawn_schedules import try_seed
 
@@ -59,6 +62,23 @@ def forgets_its_units_when_it_begins_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LocalEngine, "_ended_in_void", ended_in_void)
 
 
+def does_not_say_what_its_last_rate_was_made_by(patch: pytest.MonkeyPatch) -> None:
+    """The log names no version that a push knew beside its base."""
+    original = ServerCalls.push
+    patch.setattr(ServerCalls, "push", lambda self, gradient, newest: original(self, gradient, 0))
+
+
+def counts_a_push_that_is_under_way_as_its_own(patch: pytest.MonkeyPatch) -> None:
+    """A version is said to hold one unit of its worker more than it does, so that its last push is not taken off it."""
+    original = Sequencer.answer
+
+    def answer(self: Sequencer, worker: int, reply: PushReply) -> PushReply:
+        answered = original(self, worker, reply)
+        return answered._replace(own=answered.own + (answered.sequence % 2))
+
+    patch.setattr(Sequencer, "answer", answer)
+
+
 def updates_its_copy_twice(patch: pytest.MonkeyPatch) -> None:
     """A worker in groups applies each of its units twice."""
     original = GroupEngine._local_update
@@ -77,6 +97,8 @@ BUGS = [
     (offers_a_gradient_of_another_unit, PLANS, "is said to hold"),
     (counts_a_unit_that_is_not_finite_as_applied, PLANS, "its contributions hold"),
     (forgets_its_units_when_it_begins_anew, plans_of("psplus"), "has not ended"),
+    (does_not_say_what_its_last_rate_was_made_by, plans_of("psplus"), "does not lead to the final state"),
+    (counts_a_push_that_is_under_way_as_its_own, plans_of("psplus"), "does not lead to the final state"),
     (updates_its_copy_twice, GROUP_PLANS, "somebody has done so"),
 ]
 

@@ -17,7 +17,7 @@ from hybridsync.simulator.cluster import Cluster, Device, Link, Scenario
 from hybridsync.simulator.event_loop import Loop, VirtualClock
 from hybridsync.simulator.gradients import RealArithmetic
 from hybridsync.simulator.simulated_cluster import SimulatedCluster
-from hybridsync.storage.apply_log import Entry
+from hybridsync.storage.apply_log_entries import Entry
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.testing.checks import SIZES
 from hybridsync.training.buffer_layout import fingerprint
@@ -33,7 +33,7 @@ BOUNDED = [
     *(name for name in SERVED if protocols.parse(name).staleness_bound(4) is not None),
     *("ssp(staleness=0)", "ssp(staleness=1)", "dssp(lower=0,range=3)", "gba(batch=3,tolerance=1)", "backup(m=1)"),
     *(
-        "psplus(staleness=3)",
+        *("psplus(staleness=0)", "psplus(staleness=3)"),
         "psplus(staleness=1,overlap=false)",
         "hsp(rho=0.0,stale=3)",
         "asp(staleness_rule=cut)",

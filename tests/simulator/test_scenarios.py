@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
 import io
+import itertools
 import json
 import math
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hybridsync.config import PolicyConfig
 from hybridsync.core.errors import ConfigError
 from hybridsync.simulator.cluster import Chaos, Cluster, Costs, Death, Device, Join, Link, Partition, Scenario, Slow
 from hybridsync.simulator.scenarios import load_scenario, scenario_text, write_scenario
@@ -22,7 +25,10 @@ FILES = {path.stem: path for path in FOLDER.glob("*.py") if path.stem != "__init
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_every_scenario_file_is_documented_and_runs_to_its_end(name: str) -> None:
     assert len(FILES[name].read_text().splitlines()[0]) > 40
-    result = simulate(tally_run(workload=3000), load_scenario(FILES[name]))
+    scenario = load_scenario(FILES[name])
+    machines = scenario.cluster.colocated
+    workers = 4 if machines is None else len(machines.latency_secs)
+    result = simulate(tally_run(workload=3000, workers=workers), scenario)
     assert result.summary.exit == "completed"
     assert result.summary.units.applied == 3000
 
@@ -142,3 +148,39 @@ def test_a_misspelt_file_is_told_the_nearest() -> None:
 def test_a_scenario_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot write the scenario"):
         write_scenario(tmp_path / "absent" / "one.py", Scenario(), "One.")
+
+
+def test_in_scenario_2_of_sync_switch_a_slow_step_is_2_75_times_as_long_and_flagged_within_three() -> None:
+    config = dataclasses.replace(
+        tally_run("bsp", workload=560, workers=8).config, policy=PolicyConfig(detector_window=1)
+    )
+    run = dataclasses.replace(tally_run(), config=config)
+    file = io.StringIO()
+    simulate(run, load_scenario(FILES["syncswitch_2"]), events=file)
+    lines = [json.loads(line) for line in file.getvalue().splitlines()]
+    updates = sorted({line["sequence"]: line["t"] for line in lines if line["kind"] == "update"}.values())
+    steps = [after - before for before, after in itertools.pairwise(updates)]
+    assert steps[0] == pytest.approx(1.317, rel=0.01)
+    slow = next(at for at, secs in enumerate(steps) if secs > 2)
+    assert steps[slow + 1] / steps[0] == pytest.approx(2.75, rel=0.01)
+    flagged = [line for line in lines if line["kind"] == "straggler_flagged"]
+    assert [line["worker"] for line in flagged] == [0, 1]
+    assert flagged[1]["t"] - 80.0 < 3 * 3.62
+
+
+def test_a_scenario_with_stretches_is_written_and_read_again(tmp_path: Path) -> None:
+    scenario = load_scenario(FILES["syncswitch_2"])
+    machines = scenario.cluster.colocated
+    assert machines is not None
+    endless = dataclasses.replace(machines, stretches=(*machines.stretches, (900.0, math.inf)))
+    scenario = dataclasses.replace(scenario, cluster=dataclasses.replace(scenario.cluster, colocated=endless))
+    write_scenario(tmp_path / "again.py", scenario, "Written.")
+    assert load_scenario(tmp_path / "again.py") == scenario
+
+
+def test_both_scenarios_of_sync_switch_are_on_one_cluster() -> None:
+    one, two = (
+        dataclasses.replace(load_scenario(FILES[name]).cluster, colocated=None)
+        for name in ("syncswitch_1", "syncswitch_2")
+    )
+    assert one == two

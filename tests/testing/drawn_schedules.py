@@ -20,7 +20,7 @@ from hybridsync.simulator.event_loop import VirtualClock
 from hybridsync.telemetry.events import NullEventLog
 from hybridsync.telemetry.progress import NullProgress
 from hybridsync.telemetry.recorder import Recorder
-from hybridsync.testing.schedules import GROUP_PLANS, PLANS, Schedule, draw, plans_of
+from hybridsync.testing.schedules import GROUP_PLANS, PLANS, Schedule, draw, plans_of, with_orders
 from hybridsync.testing.trials import Outcome, run_of, try_schedule
 from hybridsync.training.run import Run
 
@@ -41,9 +41,14 @@ def runs() -> Callable[[Schedule], Run]:
     return run_of(Run(config, tally.task(config), tally.optimizer(config), None))
 
 
-def try_seed(seed: int, plans: tuple[str, ...] = PLANS, online: bool = False) -> Outcome:
+def schedule_of(seed: int, plans: tuple[str, ...], online: bool, orders: bool) -> Schedule:
+    schedule = draw(seed, plans, online=online)
+    return with_orders(schedule) if orders else schedule
+
+
+def try_seed(seed: int, plans: tuple[str, ...] = PLANS, online: bool = False, orders: bool = False) -> Outcome:
     """Run the schedule of a seed and check it."""
-    return try_schedule(draw(seed, plans, online=online), runs())
+    return try_schedule(schedule_of(seed, plans, online, orders), runs())
 
 
 class EventPrinter:
@@ -67,9 +72,9 @@ class EventPrinter:
         print(f"{clock.monotonic():9.3f}  {text}")
 
 
-def tell(seed: int, plans: tuple[str, ...], command: str, online: bool = False) -> bool:
+def tell(seed: int, plans: tuple[str, ...], command: str, online: bool = False, orders: bool = False) -> bool:
     """Show the story of a seed; returns whether everything held."""
-    schedule = draw(seed, plans, online=online)
+    schedule = schedule_of(seed, plans, online, orders)
     print(schedule)
     try:
         print(try_schedule(schedule, runs(), EventPrinter().recorder))
@@ -87,6 +92,7 @@ def main(arguments: list[str]) -> int:
     which.add_argument("--protocol", default="", help="as in a plan: draws among plans of it, with the seeds' faults")
     which.add_argument("--groups", action="store_true", help="draw plans with group protocols")
     parser.add_argument("--online", action="store_true", help="with a policy that changes members and protocols")
+    parser.add_argument("--orders", action="store_true", help="with a user who asks for other protocols")
     options = parser.parse_args(arguments)
     plans, command = PLANS, COMMAND
     if options.groups:
@@ -95,17 +101,20 @@ def main(arguments: list[str]) -> int:
         plans, command = plans_of(options.protocol), f"{COMMAND} --protocol={options.protocol}"
     if options.online:
         command += " --online"
+    if options.orders:
+        command += " --orders"
     if options.seeds == 1:
-        return 0 if tell(options.seed, plans, command, options.online) else 1
-    return try_all(range(options.seed, options.seed + options.seeds), plans, command, options.online)
+        return 0 if tell(options.seed, plans, command, options.online, options.orders) else 1
+    seeds = range(options.seed, options.seed + options.seeds)
+    return try_all(seeds, plans, command, options.online, options.orders)
 
 
-def try_all(seeds: range, plans: tuple[str, ...], command: str, online: bool = False) -> int:
+def try_all(seeds: range, plans: tuple[str, ...], command: str, online: bool = False, orders: bool = False) -> int:
     """Try every seed, whatever becomes of one; what failed is told at once, and again at the end."""
     failed, sums = list[str](), Counter[str]()
     for tried, seed in enumerate(seeds, start=1):
         try:
-            outcome = try_seed(seed, plans, online)
+            outcome = try_seed(seed, plans, online, orders)
         except BREAKS as error:
             failed.append(f"seed {seed}: {type(error).__name__}: {error}\nagain: {command.format(seed)}")
             print(failed[-1], flush=True)

@@ -11,7 +11,7 @@ from hybridsync import protocols
 from hybridsync.config import PolicyConfig
 from hybridsync.protocols.modes import SERVER
 from hybridsync.simulator.cluster import Cluster, Costs, Death, Device, Link, Scenario
-from hybridsync.storage.apply_log import Entry
+from hybridsync.storage.apply_log_entries import Entry
 from hybridsync.testing.checks import Violation, replay
 from hybridsync.testing.schedules import GROUP_PLANS, PLANS, Schedule, draw, plans_of
 from hybridsync.testing.trials import Outcome, try_schedule
@@ -95,6 +95,12 @@ def test_whatever_happens_to_members_with_shares_the_accounts_are_exact(part):
         except AssertionError as violation:
             violation.add_note(f"seed {seed}")
             raise
+
+
+@pytest.mark.parametrize(("seed", "name"), [(20278, "psplus(staleness=0)")])
+def test_a_phase_that_broke_before_its_first_update_does_not_say_what_the_one_before_it_left(seed, name):
+    """It began with the mean of the optimizer states, which were lost with the server."""
+    try_seed(seed, plans_of(name))
 
 
 @pytest.mark.parametrize(("seed", "name"), [(1018, "psplus"), (1295, "localsgd"), (1372, "diloco")])

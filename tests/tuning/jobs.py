@@ -51,6 +51,7 @@ class FakeRuns:
 
     Args:
       accuracy: (share, seed) -> accuracy, None for a run that diverges.
+      converged: (share, seed) -> accuracy at which a run converged; None where it does not tell.
       stops: how many runs may be made before one is stopped.
       made: (share, seed) of the runs made.
     """
@@ -60,6 +61,7 @@ class FakeRuns:
     made: list[tuple[Fraction, int]] = field(default_factory=list)
     where: Where = field(default_factory=lambda: Where("inprocess"))
     place: str = "here"
+    converged: Callable[[Fraction, int], float | None] = lambda share, seed: None
 
     def carry_out(self, plan: str, seed: int) -> Made:
         if self.stops == 0:
@@ -67,4 +69,4 @@ class FakeRuns:
         self.stops -= 1
         share = Fraction(Plan.parse(plan).ends(1 << 20)[0], 1 << 20) if plan != "asp" else Fraction(0)
         self.made.append((share, seed))
-        return Made(self.accuracy(share, seed), 10.0 + 90.0 * float(share))
+        return Made(self.accuracy(share, seed), 10.0 + 90.0 * float(share), self.converged(share, seed))

@@ -123,3 +123,20 @@ def test_runs_that_would_not_keep_to_a_share_are_not_searched_with(history: Path
     config = dataclasses.replace(CONFIG, policy=PolicyConfig(trigger="knee"))
     with pytest.raises(ConfigError, match=r"policy\.trigger is 'knee', which ends lock-step before the share"):
         search(history, FakeRuns(falling), config=config)
+
+
+def test_a_search_by_where_runs_converged_goes_by_that_and_shows_both(history: Path) -> None:
+    runs = FakeRuns(lambda share, seed: 0.5, converged=falling)
+    found = search(history, runs, Rules(accuracy="converged"))
+    assert found.share == Fraction(1, 4)
+    setting = found.setting(found.share)
+    assert setting is not None and setting.mean == setting.converged
+    by_end = search(history, runs, Rules())
+    assert (by_end.share, by_end.target) == (Fraction(1, 16), 0.5), "all shares end alike"
+
+
+def test_a_run_that_does_not_tell_where_it_converged_is_refused_and_not_made_again(history: Path) -> None:
+    runs = FakeRuns(falling, converged=lambda share, seed: None if share == Fraction(1, 4) else falling(share, seed))
+    with pytest.raises(ConfigError, match=r"the run of bsp:25%,asp with seed 7 has no 5 evaluations in a row"):
+        search(history, runs, Rules(accuracy="converged"))
+    assert runs.made.count((Fraction(1, 4), 7)) == 1

@@ -10,10 +10,13 @@ import pytest
 
 from hybridsync.core.errors import HybridSyncError, RoleLost, WaitTimeout
 from hybridsync.core.plan import PhaseId
+from hybridsync.core.work_deadlines import LOOP_SECS
 from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
 from hybridsync.worker import drive_threads as drive_module
 from hybridsync.worker.drive_threads import Carriers, drive
+from hybridsync.worker.lease_queue import LEASE_DEADLINE_SECS
 from hybridsync.worker.requests import IO, ComputeUnit, Join, LeaseUnits, Start
+from hybridsync.worker.server_calls import HELD_DEADLINE_SECS
 
 SECS = 20.0
 LEASE = LeaseUnits(LeaseRequest(0, 1, PhaseId(1, 7), 0, 0))
@@ -122,3 +125,8 @@ def test_a_join_has_a_deadline(monkeypatch):
 
     with pytest.raises(WaitTimeout, match=r"0\.05 s"):
         run(engine(), {LeaseUnits: lambda request: may_answer.wait(SECS)})
+
+
+def test_a_thread_gives_up_what_was_begun_before_a_watchdog_takes_it_for_hung():
+    longest = max(HELD_DEADLINE_SECS, LEASE_DEADLINE_SECS)
+    assert longest < drive_module.JOIN_SECS <= LOOP_SECS - longest / 2

@@ -13,7 +13,7 @@ import pytest
 from hybridsync import CheckpointConfig, EmulationConfig, TelemetryConfig
 from hybridsync.replay.logged_run import LoggedPhase
 from hybridsync.replay.phases import on_one_device
-from hybridsync.storage.apply_log import Entry
+from hybridsync.storage.apply_log_entries import Entry
 from hybridsync.trainer import Trainer
 from hybridsync.training.averaging import copied
 from hybridsync.training.state import TrainState, initial_state

@@ -176,3 +176,10 @@ def test_who_is_called_to_a_full_synchronisation_gets_no_units_and_goes_on_behin
     assert (queue.next(), queue.leases.called) == ((0,), False)
     assert (queue.next(), queue.leases.called) == ((), True)
     assert (queue.next(), queue.leases.called) == ((1,), False)
+
+
+def test_units_that_come_with_a_call_to_everybody_are_for_the_time_behind_it():
+    queue = Queue(more((0, 2), join_group=True), more((2, 3), final=True))
+    assert queue.next() == () and queue.leases.called
+    assert [queue.next() for _ in range(4)] == [(0,), (1,), (2,), ()] and not queue.leases.called
+    assert len(queue.requests) == 2

@@ -70,10 +70,13 @@ class Link:
 
     def __init__(self, held: str) -> None:
         self._held, self._closed, self.is_held = held, threading.Event(), threading.Event()
-        self._num_pushes = 0
+        self._num_pushes = self._num_pulls = 0
         self.uploads: list[tuple[int, ...]] = []
 
     def pull(self, push: Push) -> tuple[PushReply, Parameters]:
+        self._num_pulls += 1
+        if self._num_pulls > 2:
+            self._hold("pull")
         return PushReply(0), Parameters(tally_state().params, tally_state().model_state)
 
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Parameters]:
@@ -81,6 +84,13 @@ class Link:
         if self._num_pushes > 1:
             self._hold("push_pull")
         return self.pull(push)
+
+    def push(self, push: Push, contribution: Any) -> PushReply:
+        assert push.push_only
+        self._num_pushes += 1
+        if self._num_pushes > 1:
+            self._hold("push")
+        return PushReply(0)
 
     def ready(self, push: Push) -> None:
         self._hold("ready")
@@ -132,7 +142,8 @@ def failure_of(
         ("hsp", "ready"),
         ("ssp", "push_pull"),
         ("localsgd(steps=4)", "push_pull"),
-        ("psplus", "push_pull"),
+        ("psplus", "push"),
+        ("psplus", "pull"),
     ],
 )
 def test_a_push_that_is_held_ends_with_its_phase(spec: str, held: str) -> None:
@@ -148,9 +159,10 @@ def test_what_a_worker_with_local_updates_was_brought_stays_while_its_link_is_us
     """A unit in place of one that was dropped is computed on it, behind the push that dropped it."""
     lent = np.zeros(4, np.float32)
     link: Any = SimpleNamespace(pull=lambda push: (PushReply(0), Parameters({"w": lent}, {})), idle=None, ready=None)
+    link.push = None
     link.push_pull = lambda push, body: (PushReply(1), Parameters({"w": lent}, {}))
     link.download_opt_state = link.upload_opt_state = None
-    calls = carriers_of(context_of(Chief()), link, protocols.parse(spec))
+    calls = carriers_of(context_of(Chief()), (link,), protocols.parse(spec))
     push = Push(PhaseId(1, 77), 0, 1, (), 0)
     _, brought = calls[CallServer](CallServer("pull", push))
     lent[:] = 7.0
@@ -191,9 +203,10 @@ def test_a_worker_that_waits_for_its_group_ends_with_its_phase(is_complete: bool
     assert isinstance(failure, PhaseRevoked) and "worker 1 was lost" in str(failure)
 
 
-def test_a_revoked_engine_still_waits_for_what_it_began() -> None:
+@pytest.mark.parametrize("held", ["push", "pull"])
+def test_a_revoked_engine_still_waits_for_what_it_began(held: str) -> None:
     """Its pool would otherwise be joined while a transfer goes on, and a late reply would be nobody's."""
-    link = Link("push_pull")
+    link = Link(held)
     runner = ServerRunner(context_of(Chief()), lambda phase: link, None)
     failure = failure_of(runner, phase_of(1, "psplus", members=(0, 1)), lambda: link.is_held.wait(SECS), link.close)
     assert isinstance(failure, HybridSyncError)

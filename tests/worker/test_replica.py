@@ -102,6 +102,28 @@ def test_another_state_is_taken_over_from_its_holder(start):
     assert held.fingerprint == snapshot.held.fingerprint == fingerprint(state_in(trained, snapshot))
 
 
+def test_what_was_reserved_is_used_once_and_nothing_is_allocated_while_training_waits(start):
+    allocated: list[int] = []
+    layout = tally_programs().state_layout
+
+    def allocate(num_bytes: int):
+        allocated.append(num_bytes)
+        return layout.empty()
+
+    replica = Replica(tally_programs(), start.reader_at, SYSTEM_CLOCK, NullApplyLog(), allocate)
+    replica.reserve(captured=False)
+    assert allocated == [], "only a holder is captured"
+    replica.reserve(captured=True)
+    phase = phase_of(1, "bsp", members=MEMBERS, snapshot=start.snapshot)
+    replica.enter(phase)
+    step(replica, 0)
+    first = replica.take_snapshot(phase.id, final=True)
+    assert counts(state_in(replica, first))[:3] == [1, 1, 0]
+    replica.enter(phase_of(2, "bsp", members=MEMBERS, snapshot=start.snapshot))  # another state, in memory of its own
+    step(replica, 0)
+    assert allocated == [layout.nbytes]
+
+
 def test_a_state_that_changed_on_its_way_is_refused_with_both_fingerprints(start):
     class Damaged:
         def read(self, snapshot_id, into):

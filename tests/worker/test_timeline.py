@@ -60,16 +60,16 @@ def beside(transfer: Shown, computed: list[Shown]) -> float:
 
 
 @pytest.mark.parametrize("driver", ["in-process", "simulated"])
-def test_pushes_and_pulls_of_psplus_go_on_while_their_worker_computes_on_a_track_of_their_own(
+def test_pushes_and_pulls_of_psplus_go_on_while_their_worker_computes_on_tracks_of_their_own(
     tmp_path: Path, driver: str
 ) -> None:
     # The server holds each push of the fast worker until the slow one's is here, so that it takes more than no time.
     spans = shown(ran(tmp_path / "run", "psplus(staleness=0)", driver, straggler=SLOW))["worker 0"]
     computed = [span for span in spans if span.name == "compute"]
-    transfers = [span for span in spans if span.name == "push_pull"]
-    assert len(transfers) > 4
-    assert statistics.median(beside(transfer, computed) for transfer in transfers) > 0.8 * COMPUTE_SECS
-    assert {span.track for span in transfers} == {"transfer"}
+    pushes, pulls = ([span for span in spans if span.name == name] for name in ("push", "pull"))
+    assert min(len(pushes), len(pulls)) > 4
+    assert statistics.median(beside(push, computed) for push in pushes) > 0.8 * COMPUTE_SECS
+    assert [{span.track for span in of_kind} for of_kind in (pushes, pulls)] == [{"transfer push"}, {"transfer pull"}]
     assert {span.track for span in computed} == {"server"}
 
 
@@ -83,7 +83,7 @@ def test_a_worker_of_ssp_computes_nothing_while_its_push_is_under_way(tmp_path: 
 
 
 @pytest.mark.parametrize("driver", ["in-process", "simulated"])
-@pytest.mark.parametrize("plan", ["psplus", "hsp", "asp", "localsgd(steps=3)", "preduce", "bsp"])
+@pytest.mark.parametrize("plan", ["psplus", "hsp", "asp", "localsgd(steps=3)", "preduce", "adpsgd", "bsp"])
 def test_no_two_spans_of_a_track_cross_each_other(tmp_path: Path, driver: str, plan: str) -> None:
     for role, spans in shown(ran(tmp_path / "run", plan, driver, secs=0.005)).items():
         tracks: dict[str, list[Shown]] = {}
@@ -108,8 +108,19 @@ def test_a_unit_that_hsp_computes_on_what_a_worker_has_begins_before_the_next_up
 
 def test_a_group_averages_at_the_same_time_and_who_waits_for_it_is_seen_to(tmp_path: Path) -> None:
     straggler = "worker=1,delay_ms=100,from=0%,to=100%"
-    spans = shown(ran(tmp_path / "run", "adpsgd", "simulated", straggler=straggler))
+    spans = shown(ran(tmp_path / "run", "preduce(slowdown=0)", "simulated", straggler=straggler))
     one, other = ([span for span in spans[worker] if span.name == "mix"] for worker in WORKERS)
     assert one and [(span.begin, span.end) for span in one] == [(span.begin, span.end) for span in other]
     waited = {worker: sum(s.end - s.begin for s in spans[worker] if s.name == "meet") for worker in WORKERS}
     assert waited["worker 0"] > 5 * waited["worker 1"]
+
+
+@pytest.mark.parametrize("driver", ["in-process", "simulated"])
+def test_a_partner_of_adpsgd_averages_while_it_computes_on_a_track_of_its_own(tmp_path: Path, driver: str) -> None:
+    spans = shown(ran(tmp_path / "run", "adpsgd", driver, straggler=SLOW))["worker 1"]
+    computed = [span for span in spans if span.name == "compute"]
+    served = [span for span in spans if span.name == "mix" and span.track == "transfer mix"]
+    assert len(served) > 4 and sum(beside(average, computed) > 0 for average in served) > 4
+    one_thread = shown(ran(tmp_path / "twin", "adpsgd(overlap=false)", driver, straggler=SLOW))["worker 1"]
+    computed = [span for span in one_thread if span.name == "compute"]
+    assert not any(beside(span, computed) > 1e-6 for span in one_thread if span.name == "mix")

@@ -8,7 +8,7 @@ import pytest
 
 from hybridsync.core.errors import PhaseRevoked, StaleIncarnation, StalePhase
 from hybridsync.protocols.base import Compute, Lease, Pull
-from hybridsync.worker.protocol_program import at_once, run_program
+from hybridsync.worker.member import at_once, run_program
 from tests.worker.scripted import Script
 
 
