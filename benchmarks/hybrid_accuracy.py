@@ -5,6 +5,9 @@ worker would have held, on workers whose units take 50 ms with a spread of a fif
 at the end; a seed decides about the model's start, the order of examples and the workers' speeds. A run whose
 gradients are no numbers any more has the accuracy of guessing.
 
+The order experiment (`--order`) has equal shares of lock-step before and behind asynchrony: `bsp:S%,asp` beside
+`asp:(100-S)%,bsp`.
+
 Won back is the share of what pure asynchrony loses against lock-step, of the means.
 """
 
@@ -26,8 +29,19 @@ from hybridsync.simulator.gradients import RealArithmetic, evaluator
 from hybridsync.training.run import Run
 
 PLANS = ("bsp", "asp", "bsp:12.5%,asp", "asp:12.5%,bsp")
+ORDER_SHARES = (12.5, 25.0, 31.25, 50.0)
+"""Percents of lock-step in the order experiment."""
 GUESSING = 0.1
 SCENARIO = Scenario(cluster=Cluster(devices=(Device(0.05, spread=0.2),)))
+
+
+def order_plans(shares: Sequence[float] = ORDER_SHARES) -> tuple[str, ...]:
+    """Return the plans of the order experiment: of each share of lock-step, in percent, first and then last.
+
+    >>> order_plans((12.5, 50.0))
+    ('bsp:12.5%,asp', 'asp:87.5%,bsp', 'bsp:50%,asp', 'asp:50%,bsp')
+    """
+    return tuple(plan for share in shares for plan in (f"bsp:{share:g}%,asp", f"asp:{100 - share:g}%,bsp"))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,11 +51,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     parser.add_argument("--seed", type=int, default=200, help="the first one; the job was chosen on 0 to 9")
     parser.add_argument("--plans", nargs="+", default=PLANS)
+    parser.add_argument("--order", action="store_true", help="plans of the order experiment beside pure ones")
     parser.add_argument("--set", action="append", default=[], help="another value of the configuration, path=value")
     options = parser.parse_args(arguments)
+    plans = ("bsp", "asp", *order_plans()) if options.order else options.plans
     try:
         seeds = range(options.seed, options.seed + options.seeds)
-        found = {str(workers): table(workers, seeds, options.plans, options.set) for workers in options.workers}
+        found = {str(workers): table(workers, seeds, plans, options.set) for workers in options.workers}
     except HybridSyncError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -1,4 +1,4 @@
-"""Pushes and pulls between two processes, shared memory against gRPC, in turns: `python -m benchmarks.links`.
+"""Pushes and pulls between two processes, by each kind of link in turns: `python -m benchmarks.links`.
 
 A worker's whole link and a primary with its real update: 100 float32 leaves of one size, SGD with momentum .9. What is
 measured is what a worker waits for, from the tree to the tree: packing, sending, the check for numbers that are not
@@ -36,7 +36,8 @@ from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.phase import Phase
-from hybridsync.runtime.wiring.transport import GRPC, SHARED_MEMORY, transport_of
+from hybridsync.runtime.wiring.transport import GRPC, SHARED_MEMORY, TCP, transport_of
+from hybridsync.security.keyring import Keyring
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.partition import Cut, partition
 from hybridsync.server.primary import Primary
@@ -49,7 +50,7 @@ from hybridsync.training.state import initial_state
 from hybridsync.transport.link import Services
 
 TOKEN = "benchmark"
-KINDS = (SHARED_MEMORY, GRPC)
+KINDS = (SHARED_MEMORY, TCP, GRPC)
 
 
 def phase_of(snapshot_id: int, fingerprint: str) -> Phase:
@@ -61,7 +62,7 @@ def phase_of(snapshot_id: int, fingerprint: str) -> Phase:
 
 def serve(kind: str, folder: Path, num_bytes: int) -> None:
     """Serve a primary and three backends without arithmetic until standard input ends."""
-    programs, transport = programs_of(num_bytes / 1e6), transport_of(kind, TOKEN)
+    programs, transport = programs_of(num_bytes / 1e6), transport_of(kind, Keyring(TOKEN))
     buffer = SnapshotBuffer(programs.state_layout)
     buffer.pack(jax.device_get(initial_state(programs.task, programs.optimizer, 0)))
     start = buffer.finalize(NO_PHASE, sequence=0, applied=())
@@ -117,7 +118,7 @@ class Worker:
     """
 
     def __init__(self, kind: str, folder: Path, programs: Programs) -> None:
-        transport, (part,) = transport_of(kind, TOKEN), partition(programs, 1)
+        transport, (part,) = transport_of(kind, Keyring(TOKEN)), partition(programs, 1)
         tiny = {"tiny": np.zeros(TINY_BYTES // 4, np.float32)}
         no_parameters = replace(part, parameters=Cut.of(Layout.of(tiny), tiny))
         self.links = {
@@ -143,6 +144,8 @@ class Worker:
         reply, _ = self.links[name].push_pull(push, self.contribution)
         if name == "update":
             self.base = reply.sequence
+        elif not reply.brings_parameters(push):
+            raise RuntimeError(f"{name} was answered without parameters, and both ways are measured")
 
     def pull(self) -> float:
         """Pull all parameters, and read them once."""

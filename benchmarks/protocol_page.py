@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.grid.cells import PROTOCOLS
 from benchmarks.protocol_figure import draw
 from benchmarks.protocol_timeline import NUM_WORKERS, Cost, cost_of, timeline_of
 from hybridsync import protocols
@@ -22,11 +23,6 @@ from hybridsync.protocols import base
 from hybridsync.protocols.modes import GROUP
 from hybridsync.protocols.server_protocol import ServerProtocol
 
-ORDER = (
-    *("bsp", "bsp_server", "backup", "asp", "ssp", "dssp", "gba", "hsp", "psplus"),
-    *("localsgd", "diloco", "preduce", "adpsgd"),
-)
-"""Of the page: from lock-step to groups, neighbours together."""
 SHOWN = {"localsgd": "localsgd(steps=4)", "diloco": "diloco(steps=4)"}
 """What a figure shows where rounds of the default would fill it."""
 SHOWN_SECS = 2.0
@@ -104,7 +100,7 @@ def _told(cls: type) -> dict[str, str]:
 
 
 def _costs() -> str:
-    costs = {name: cost_of(name) for name in ORDER}
+    costs = {name: cost_of(name) for name in PROTOCOLS}
     head = [
         "| plan | units/s | beside `bsp` | most stale (bound) | moved a unit | dropped |",
         "|---|---|---|---|---|---|",
@@ -122,10 +118,10 @@ def _row(name: str, cost: Cost, bsp: Cost) -> str:
 def main() -> int:
     """Write the figures, and the page's made blocks."""
     (DOCS / "figures").mkdir(exist_ok=True)
-    for name in ORDER:
+    for name in PROTOCOLS:
         (DOCS / "figures" / f"{name}.svg").write_text(figure_of(name), encoding="utf-8")
     PAGE.write_text(refreshed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"{PAGE} and {len(ORDER)} figures beside it")
+    print(f"{PAGE} and {len(PROTOCOLS)} figures beside it")
     return 0
 
 

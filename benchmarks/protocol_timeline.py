@@ -22,8 +22,9 @@ from hybridsync.protocols.modes import GROUP
 from hybridsync.simulator.arithmetic import Sizes, Weightless
 from hybridsync.simulator.cluster import Cluster, Device, Link, Scenario
 from hybridsync.simulator.event_loop import Loop, VirtualClock
-from hybridsync.simulator.simulated_cluster import SimulatedCluster, Units, Watch
+from hybridsync.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.simulator.simulated_process import Process
+from hybridsync.simulator.watch import Units, Watch
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.training.run import Run
 
@@ -175,12 +176,13 @@ def _stretches(seen: _Seen, worker: int) -> Iterator[Stretch]:
     """Return what a worker computed and what went between it and the server."""
     arrived, answered = iter(seen.arrived_at[worker]), iter(seen.answers[worker])
     notes: list[str] = []
-    for span in (span for span in seen.spans[worker] if span.name == "push_pull"):
+    for span in (span for span in seen.spans[worker] if span.name in ("push_pull", "push")):
         begin, came, (answer, push, dropped) = span.start, next(arrived), next(answered)
         notes += ["x" if dropped else str(seen.staleness.get(unit, "")) for unit in push.units]
         yield Stretch(worker, "push", begin, came)
         yield Stretch(worker, "held", came, answer)
-        yield Stretch(worker, "pull", answer, begin + span.secs)
+        if span.name == "push_pull":
+            yield Stretch(worker, "pull", answer, begin + span.secs)
     noted = iter(notes)
     for span in seen.spans[worker]:
         if span.name == "compute":

@@ -18,6 +18,9 @@ and the sequencer 140; the rest are leases, reports and heartbeats, which belong
 and the server core of real runs ran here: they add about 20 and 9 percent to the bytecodes. Bytecodes are not all: with
 64 workers instead of 512 a unit took about a third less time in one run of each, supposedly as what each worker has of
 its own is then in a nearer cache.
+
+A link's rates are looked up since, and a wait is copied only where it is cut short: with 256 workers and 100,000 units,
+28,600 to 30,700 units a second in turn with 26,100 to 27,200 before (three runs of each, load 12).
 """
 
 from __future__ import annotations

@@ -51,10 +51,17 @@ Runs = Mapping[Fraction, Sequence[Made]]
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What many searches came to: how often each answer, in shares of them, and their mean cost in BSP runs."""
+    """What many searches came to.
+
+    Args:
+      answers: how often each, in shares of the searches.
+      cost: mean, in BSP runs.
+      break_even: recurrences after which half of the searches have paid for themselves; None where they never do.
+    """
 
     answers: dict[Fraction, float]
     cost: float
+    break_even: int | None = None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -86,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def search_often(runs: Runs, rules: Rules, searches: int, seed: int) -> Found:
+def search_often(runs: Runs, rules: Rules, searches: int, seed: int, of_target: int = 0) -> Found:
     """Return what searches with drawn outcomes come to.
 
     Args:
@@ -94,22 +101,41 @@ def search_often(runs: Runs, rules: Rules, searches: int, seed: int) -> Found:
       rules: of every search, with a target.
       searches: how many.
       seed: of the draws.
+      of_target: runs of pure BSP that are drawn first in each search, their mean its target; 0 takes that of `rules`.
     """
     random = Random(seed)
     pools: dict[Fraction, Sequence[Made]] = {}
     answers: Counter[Fraction] = Counter()
     seconds = 0.0
+    means = {share: statistics.fmean(made.seconds for made in some) for share, some in runs.items()}
+    recurrences: list[float] = []
     for _ in range(searches):
         outcomes: list[Outcome] = []
+        first = [runs[LOCK_STEP][random.randrange(len(runs[LOCK_STEP]))] for _ in range(of_target)]
+        if first:
+            target = statistics.fmean(made.accuracy or 0.0 for made in first)
+            rules = dataclasses.replace(rules, target=target)
         while (missing := (search := advance(rules, outcomes)).missing) is not None:
             pool = pools.setdefault(missing.share, pooled(runs, missing.share))
             drawn = pool[random.randrange(len(pool))]
             outcomes.append(Outcome(missing.share, missing.repeat, drawn.accuracy, drawn.seconds))
         answers[search.share] += 1
-        seconds += math.fsum(outcome.seconds for outcome in outcomes)
-    bsp_secs = statistics.fmean(made.seconds for made in runs[LOCK_STEP])
+        spent = math.fsum(made.seconds for made in (*first, *outcomes))
+        seconds += spent
+        saved = means[LOCK_STEP] * (1 - _time_share(means, search.share))
+        recurrences.append(spent / saved if saved > 0 else math.inf)
+    bsp_secs = means[LOCK_STEP]
     shares = {share: count / searches for share, count in sorted(answers.items())}
-    return Found(shares, seconds / searches / bsp_secs)
+    half = sorted(recurrences)[(len(recurrences) - 1) // 2]
+    return Found(shares, seconds / searches / bsp_secs, math.ceil(half) if half < math.inf else None)
+
+
+def _time_share(means: Mapping[Fraction, float], share: Fraction) -> float:
+    """Return what a run of a share takes over one of pure BSP; between shares that were run, by the line."""
+    below = max((each for each in means if each <= share), default=min(means))
+    above = min(each for each in means if each >= share)
+    part = float((share - below) / (above - below)) if above > below else 0.0
+    return (means[below] + part * (means[above] - means[below])) / means[LOCK_STEP]
 
 
 def pooled(runs: Runs, share: Fraction) -> Sequence[Made]:

@@ -29,7 +29,8 @@ from hybridsync.interfaces.messages import Push, PushReply, Snapshot, StateVersi
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import Answer
 from hybridsync.transport.buffers import aligned
-from hybridsync.transport.grpc.channels import make_channel, make_server
+from hybridsync.transport.grpc.channels import make_server
+from hybridsync.transport.grpc.dialling import make_channel
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer
 
 TINY_BYTES = 64
@@ -50,7 +51,10 @@ class LentView:
 
 
 class MemoryBackend:
-    """Takes contributions and lends parameters, without any arithmetic."""
+    """Takes contributions and lends parameters, without any arithmetic.
+
+    Each answer is of another version than the one that its caller names, since nobody is sent parameters that it has.
+    """
 
     def __init__(self, parameter_bytes: int, allocate: Callable[[int], np.ndarray] = aligned) -> None:
         self._view = LentView(allocate(parameter_bytes))
@@ -58,7 +62,7 @@ class MemoryBackend:
 
     def pull(self, push: Push) -> Answer:
         """Lend the parameters."""
-        return Answer(PushReply(sequence=push.base), self._view)
+        return Answer(PushReply(sequence=push.base + 1), self._view)
 
     def idle(self, push: Push) -> None: ...
 

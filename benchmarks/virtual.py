@@ -42,6 +42,7 @@ def simulated(
     evaluator: Any = None,
     loop: Loop | None = None,
     events: Callable[[Clock], Events] | None = None,
+    tick_secs: float = TICK_SECS,
 ) -> Summary:
     """Simulate a run to its end, from the configuration's seed.
 
@@ -52,6 +53,7 @@ def simulated(
       evaluator: (state, snapshot) -> what the task measures; None measures nothing.
       loop: virtual time, fresh; None where nobody else looks at it.
       events: the clock -> who hears of events; None for nobody.
+      tick_secs: how often the controller looks around; evaluations on the way are no finer than that.
 
     Raises:
       HybridSyncError: the run could not go on.
@@ -61,7 +63,7 @@ def simulated(
     recorder = Recorder.null(clock)
     if events is not None:
         recorder = dataclasses.replace(recorder, events=events(clock))
-    options = {"seed": run.config.seed, "tick_secs": TICK_SECS, "evaluator": evaluator}
+    options = {"seed": run.config.seed, "tick_secs": tick_secs, "evaluator": evaluator}
     return SimulatedCluster(run, scenario, arithmetic, recorder, loop, **options).run()
 
 

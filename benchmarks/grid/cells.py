@@ -39,6 +39,7 @@ PROTOCOLS = (
     "preduce",
     "adpsgd",
 )
+"""From lock-step to groups, neighbours together; the page about protocols has the same order."""
 STRAGGLERS = {
     "uniform": "eight equal workers",
     "one2x": "one of the eight takes twice as long",

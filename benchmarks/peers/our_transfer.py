@@ -1,7 +1,8 @@
 """Push and pull between one of our workers and one of our servers, as the peers' scripts measure theirs.
 
 `python -m benchmarks.peers.our_transfer --megabytes=100 --calls=20` starts the server's process, and is the worker.
-Both have the transport of jobs (`runtime/wiring/transport.py`). The worker hands trees to its link and gets trees. One
+Both have the transport of jobs (`runtime/wiring/transport.py`). The worker hands trees to its link and gets trees, and
+copies these into arrays of its own, as the peers have them after a call; a job's worker reads them where they lie. One
 port of the server is a primary under `asp`, which updates with SGD and momentum; the other keeps what it is sent.
 """
 
@@ -34,6 +35,7 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import Answer
 from hybridsync.runtime.server_main import warm_up
 from hybridsync.runtime.wiring.transport import SHARED_MEMORY, transport_of
+from hybridsync.security.keyring import Keyring
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.partition import partition
 from hybridsync.server.primary import Primary
@@ -106,7 +108,7 @@ class StoringPort:
 
 def serve(megabytes: float, folder: Path) -> None:
     """Serve both ports until standard input closes; a line on standard output says that they are there."""
-    programs, transport = programs_of(megabytes), transport_of(SHARED_MEMORY, TOKEN)
+    programs, transport = programs_of(megabytes), transport_of(SHARED_MEMORY, Keyring(TOKEN))
     state = initial_state(programs.task, programs.optimizer, 0)
     start = SnapshotBuffer(programs.state_layout)
     start.pack(jax.device_get(state))
@@ -161,7 +163,7 @@ def work(megabytes: float, calls: int, addresses: list[str]) -> dict[str, list[f
     contribution = jax.block_until_ready(jax.device_put(contribution))
     found: dict[str, list[float]] = {}
     for name, address in zip((UPDATE, EXCHANGE), addresses, strict=True):
-        link = transport_of(SHARED_MEMORY, TOKEN).link([address], parts)
+        link = transport_of(SHARED_MEMORY, Keyring(TOKEN)).link([address], parts)
         calls_of = Calls(link, contribution)
         if name == UPDATE:
             found[PULL] = timed(calls_of.pull, calls)
@@ -176,16 +178,24 @@ class Calls:
     def __init__(self, link: ServerLink, contribution: Any) -> None:
         self._link, self._contribution = link, contribution
         self._base, self._unit = 0, 0
+        self._own: list[np.ndarray] = []
         self.pull()
 
     def pull(self) -> None:
         """Fetch the parameters."""
-        self._base = self._link.pull(Push(PHASE, 0, 1, (), self._base))[0].sequence
+        self._keep(*self._link.pull(Push(PHASE, 0, 1, (), self._base)))
 
     def push_pull(self) -> None:
         """Push the contribution and fetch the parameters."""
-        reply, _ = self._link.push_pull(Push(PHASE, 0, 1, (self._unit,), self._base), self._contribution)
-        self._base, self._unit = reply.sequence, self._unit + 1
+        self._keep(*self._link.push_pull(Push(PHASE, 0, 1, (self._unit,), self._base), self._contribution))
+        self._unit += 1
+
+    def _keep(self, reply: PushReply, parameters: Any) -> None:
+        self._base = reply.sequence
+        leaves = jax.tree.leaves(parameters)
+        self._own = self._own or [np.empty(leaf.shape, leaf.dtype) for leaf in leaves]
+        for own, leaf in zip(self._own, leaves, strict=True):
+            np.copyto(own, leaf)
 
 
 def main() -> None:

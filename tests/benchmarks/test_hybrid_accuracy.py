@@ -7,6 +7,13 @@ import json
 import pytest
 
 from benchmarks import hybrid_accuracy
+from hybridsync.core.plan import Plan
+
+
+def test_the_order_experiment_has_equal_shares_of_lock_step_first_and_last() -> None:
+    assert hybrid_accuracy.order_plans()[:4] == ("bsp:12.5%,asp", "asp:87.5%,bsp", "bsp:25%,asp", "asp:75%,bsp")
+    ends = [Plan.parse(plan).ends(1000)[0] for plan in hybrid_accuracy.order_plans()]
+    assert ends[::2] == [1000 - end for end in ends[1::2]]
 
 
 def test_every_plan_stands_beside_the_others_with_its_spread(capsys: pytest.CaptureFixture[str]) -> None:

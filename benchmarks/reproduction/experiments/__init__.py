@@ -1,0 +1,46 @@
+"""The experiments by their names, in the order of the page."""
+
+from __future__ import annotations
+
+from benchmarks.reproduction.definition import Experiment
+from benchmarks.reproduction.experiments import (
+    hsp,
+    psplus,
+    readme,
+    ripples,
+    syncswitch_detector,
+    syncswitch_diverging,
+    syncswitch_frontier,
+    syncswitch_momentum,
+    syncswitch_order,
+    syncswitch_overhead,
+    syncswitch_policies,
+    syncswitch_resnet,
+    syncswitch_search,
+    syncswitch_times,
+)
+
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (
+        readme.EXPERIMENT,
+        syncswitch_times.EXPERIMENT,
+        syncswitch_frontier.DIGITS,
+        syncswitch_frontier.EVEN,
+        syncswitch_frontier.IMAGES,
+        syncswitch_diverging.EXPERIMENT,
+        syncswitch_momentum.EXPERIMENT,
+        syncswitch_order.DIGITS,
+        syncswitch_order.IMAGES,
+        syncswitch_times.STRAGGLERS,
+        syncswitch_policies.EXPERIMENT,
+        syncswitch_detector.EXPERIMENT,
+        syncswitch_overhead.EXPERIMENT,
+        syncswitch_search.EXPERIMENT,
+        syncswitch_resnet.SMOKE,
+        syncswitch_resnet.EXPERIMENT,
+        hsp.EXPERIMENT,
+        ripples.EXPERIMENT,
+        psplus.EXPERIMENT,
+    )
+}

@@ -1,0 +1,46 @@
+"""Plans of the experiments, with every name of a protocol's parameter in this one place."""
+
+from __future__ import annotations
+
+BSP, ASP = "bsp", "asp"
+
+HSP = {"bsp_server": "bsp_server", "hsp, turns alone": "hsp(stale=0)", "hsp": "hsp"}
+"""The fair-shared barrier, HSP's turns without stale units, and HSP as it is by default."""
+
+RIPPLES_RATIOS = {
+    "all-reduce": "bsp",
+    "parameter server": "bsp_server",
+    "AD-PSGD": "adpsgd",
+    "P-Reduce": "preduce",
+}
+RIPPLES_ABLATION = {
+    "naive": "preduce(buffer=false, division=false, slowdown=0)",
+    "naive, buffer": "preduce(division=false, slowdown=0)",
+    "buffer, division": "preduce(slowdown=0)",
+    "buffer, division, filter": "preduce",
+    "static": "preduce(groups=static)",
+    "inter": "preduce(groups=inter)",
+}
+RIPPLES_SIZES = {size: f"preduce(size={size})" for size in (2, 3, 4, 6, 8)}
+RIPPLES_FILTERS = {bound: f"preduce(slowdown={bound})" for bound in (1, 2, 4, 8, 16)}
+
+PSPLUS_RATES = {"psplus": "psplus", "its blocking twin": "psplus(overlap=false)", "asp": "asp", "ssp": "ssp"}
+PSPLUS_MODULATIONS = {kind: f"psplus(modulation={kind})" for kind in ("none", "schedule", "staleness", "progress")}
+
+
+def hybrid(share: float) -> str:
+    """Return the plan with so many percent of lock-step, then asynchrony.
+
+    >>> hybrid(0), hybrid(6.25), hybrid(100)
+    ('asp', 'bsp:6.25%,asp', 'bsp')
+    """
+    return ASP if share == 0 else BSP if share == 100 else f"bsp:{share:g}%,asp"
+
+
+def asp_first(share: float) -> str:
+    """Return the plan with so many percent of lock-step at its end.
+
+    >>> asp_first(12.5)
+    'asp:87.5%,bsp'
+    """
+    return f"asp:{100 - share:g}%,bsp"

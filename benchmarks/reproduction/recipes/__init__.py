@@ -1,0 +1,1 @@
+"""Configuration files of jobs that the experiments alone have."""

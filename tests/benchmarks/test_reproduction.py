@@ -1,0 +1,223 @@
+"""The experiments of the reproduction: results that a run goes on from, and a page that says what they say."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks.reproduction import __main__ as command
+from benchmarks.reproduction import page
+from benchmarks.reproduction.clusters import Even
+from benchmarks.reproduction.definition import NOT_RUN, Cell, Claim, Experiment, Given, Row, Value
+from benchmarks.reproduction.experiments import EXPERIMENTS
+from benchmarks.reproduction.jobs import HURT, Job
+from benchmarks.reproduction.plot import Line, Panel, Point, draw
+from benchmarks.reproduction.record import FOLDER, add, complete, missing, path_of, read, rows, write
+from benchmarks.reproduction.searching import expected
+from benchmarks.reproduction.training import Training, secs_to, way_of
+from benchmarks.timing_policy import Made
+from hybridsync.core.errors import ConfigError, RoleLost
+from hybridsync.policies.search_rules import Rules
+
+EVERY_COLUMN: dict[str, Value] = {
+    "accuracy": 0.9,
+    "loss": 0.2,
+    "seconds": 20.0,
+    "units_per_sec": 80.0,
+    "secs_to_loss": 5.0,
+    "units_to_loss": 400,
+    "staleness_mean": 1.0,
+    "staleness_max": 3,
+    "switches": 1,
+    "dropped": 0,
+    "diverged": 0,
+    "way": "5:0.5 20:0.9",
+    "changes": 2,
+    "stall_secs": 0.1,
+    "load": 1.0,
+    "precision": 1.0,
+    "recall": 1.0,
+    "windows": 2.0,
+    "right_answer": 6.25,
+    "cost_bsp_runs": 6.0,
+    "break_even_runs": 9,
+    "chance_right": 0.5,
+    "chance_within_twice": 1,
+    "published_secs": 20.0,
+    "published_bsp_secs": 99.0,
+    "published_accuracy": 0.9,
+    "published_runs": 4,
+    "slowdown": 0.1,
+}
+"""Of a row of any experiment."""
+TINY = Job("tiny", "configs/digits_async_hurts.py", ("workload=40",), loss=5.0)
+
+
+@dataclass(frozen=True)
+class Doubled:
+    """Doubles a number, unless it is told to fail."""
+
+    number: int
+    fails: bool = False
+
+    def definition(self) -> Any:
+        return self
+
+    def needs(self, given: Given) -> str:
+        return "--cifar" if self.number < 0 and given.cifar is None else ""
+
+    def measure(self, given: Given) -> Row:
+        if self.fails:
+            raise RoleLost("gone")
+        return {"double": 2 * self.number, "note": None}
+
+
+def experiment(*measures: Doubled) -> Experiment:
+    cells = [Cell({"number": each.number}, each) for each in measures]
+
+    def claims(found: Any) -> list[Claim]:
+        return [Claim("a", "1", str(len(found)), "here", bool(found))]
+
+    return Experiment("doubled", "HSP", "To see.", cells, claims, lambda found: f"{len(found)} rows")
+
+
+def test_a_run_measures_what_is_missing_and_what_is_defined_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = Given(folder=tmp_path)
+    first = experiment(Doubled(1), Doubled(2, fails=True), Doubled(3))
+    assert command.run([first], given) == 1
+    assert "doubled: 2: FAILED: gone" in capsys.readouterr().out
+    assert [row["double"] for row in rows(first, tmp_path)] == [2, 6]
+    assert complete(first, tmp_path) == []
+    second = experiment(Doubled(1), Doubled(2), Doubled(4))
+    assert [cell.key["number"] for cell in missing(second, tmp_path)] == [2, 4]
+    assert command.run([second], given) == 0
+    assert [row["double"] for row in complete(second, tmp_path)] == [2, 4, 8]
+    assert "doubled: 1" not in capsys.readouterr().out
+    assert path_of(second, tmp_path).read_text().count("\n") == 4, "the row of the cell that is gone went with it"
+
+
+def test_a_run_ends_after_as_many_cells_as_it_may_measure(tmp_path: Path) -> None:
+    asked = experiment(Doubled(1), Doubled(2))
+    assert command.run([asked], Given(folder=tmp_path), most=1) == 1
+    assert len(rows(asked, tmp_path)) == 1
+
+
+def test_cells_that_need_what_is_not_given_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = experiment(Doubled(-1))
+    assert command.run([asked], Given(folder=tmp_path)) == 1
+    assert "it needs --cifar" in capsys.readouterr().out
+    assert command.run([asked], Given(cifar=tmp_path, folder=tmp_path)) == 0
+
+
+def test_a_file_that_is_no_table_of_results_is_refused(tmp_path: Path) -> None:
+    path_of(experiment(Doubled(1)), tmp_path).write_text("a,b\n1,2\n")
+    with pytest.raises(ConfigError, match="has no column 'digest'"):
+        read(experiment(Doubled(1)), tmp_path)
+
+
+def test_an_unknown_experiment_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["list", "--only=hps"]) == 1
+    assert "--only names 'hps'" in capsys.readouterr().err
+
+
+def test_a_cell_is_another_one_where_its_definition_differs() -> None:
+    training = Training(TINY, "bsp", Even(), 0)
+    cell = Cell({"seed": 0}, training)
+    others = {
+        "plan": dataclasses.replace(training, plan="asp"),
+        "parameter": dataclasses.replace(training, plan="hsp(rho=0.4)"),
+        "cluster": dataclasses.replace(training, conditions=Even(ratio=1.0)),
+        "value": dataclasses.replace(training, sets=("policy.momentum=zero",)),
+        "job": dataclasses.replace(training, job=HURT),
+    }
+    digests = [Cell(cell.key, each).digest for each in (training, *others.values())]
+    assert len(set(digests)) == len(digests)
+    assert cell.digest == Cell({"seed": 0}, Training(TINY, "bsp", Even(), 0)).digest
+
+
+def test_a_cell_trains_and_says_what_came_of_it(tmp_path: Path) -> None:
+    tiny = Training(TINY, "bsp:50%,asp", Even(), 0, evaluations=4)
+    row = tiny.measure(Given())
+    assert tiny.measure(Given()) == row, "the same cell gives the same figures"
+    assert row["switches"] == 1 and row["diverged"] == 0 and float(row["seconds"] or 0) > 0
+    way = way_of(row)
+    assert way == sorted(way) and len(way) >= 2
+    asked = Experiment("tiny", "HSP", "", [Cell({"seed": 0}, tiny)], lambda _: [], lambda _: "")
+    add(asked, asked.cells[0], row, tmp_path)
+    (kept,) = rows(asked, tmp_path)
+    assert {name: kept[name] for name in row} == row
+
+
+def test_a_run_that_diverges_counts_as_guessing() -> None:
+    wild = ("optimizer.learning_rate=1e30", "optimizer.clip=none")
+    row = Training(TINY, "asp", Even(), 0, sets=wild, evaluations=0).measure(Given())
+    assert (row["accuracy"], row["diverged"]) == (TINY.guessing, 1)
+
+
+def test_the_time_to_an_accuracy_is_that_from_which_on_it_stayed() -> None:
+    assert secs_to({"way": "1:0.9 2:0.7 3:0.95"}, 0.9) == 3.0
+    assert secs_to({"way": "1:0.9 2:0.7"}, 0.9) is None
+
+
+def test_the_answer_without_noise_is_the_smallest_share_within_the_tolerance() -> None:
+    accuracies = {0: 0.8, 0.125: 0.88, 0.25: 0.915, 0.5: 0.92, 1: 0.92}
+    runs = {share: [Made(accuracy, 1.0)] * 3 for share, accuracy in accuracies.items()}
+    fractions = {type(Rules().finest)(share): made for share, made in runs.items()}
+    assert expected(fractions, Rules(0.92, settings=3)) == 0.25
+
+
+def test_every_row_of_the_results_is_of_a_cell_that_is_defined() -> None:
+    for path in FOLDER.glob("*.csv"):
+        found = EXPERIMENTS[path.stem]
+        lines = path.read_text(encoding="utf-8").count("\n") - 1
+        assert len(read(found)) == lines, f"run python -m benchmarks.reproduction run --only={path.stem}"
+
+
+def test_the_page_and_its_plots_are_made_of_the_results() -> None:
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.refreshed(text) == text, "run python -m benchmarks.reproduction page, and review the difference"
+    drawn = page.plots()
+    assert sorted(path.stem for path in FOLDER.glob("*.svg")) == sorted(drawn)
+    for name, svg in drawn.items():
+        assert (FOLDER / f"{name}.svg").read_text(encoding="utf-8") == svg, name
+
+
+def test_every_experiment_has_its_place_on_the_page() -> None:
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert [name for name in EXPERIMENTS if f"<!-- made: {name} -->" not in text] == []
+    assert all(name == each.name for name, each in EXPERIMENTS.items())
+
+
+def test_claims_without_results_say_that_nothing_was_run(tmp_path: Path) -> None:
+    for each in EXPERIMENTS.values():
+        assert all(claim.verdict == "not run yet" for claim in each.claims([])), each.name
+    assert "not run yet" in page.made("claims_hsp", tmp_path)
+    assert "0 of" in page.made("hsp", tmp_path)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_reports_whole_results(name: str, tmp_path: Path) -> None:
+    each = EXPERIMENTS[name]
+    write(each, {cell.digest: {**cell.key, **EVERY_COLUMN} for cell in each.cells}, tmp_path)
+    found = complete(each, tmp_path)
+    assert len(found) == len(each.cells)
+    assert all(claim.ours != NOT_RUN and claim.conditions for claim in each.claims(found))
+    head, *lines = each.table(found).splitlines()
+    assert len(lines) >= 2 and {line.count("|") for line in lines} == {head.count("|")}
+    if each.plot is not None:
+        ElementTree.fromstring(each.plot(found))
+
+
+def test_a_figure_is_drawn_whole_with_its_spread_and_legend() -> None:
+    lines = [Line("one & two", 0, [Point(0, 1, 0.5, 1.5), Point(2, 3)], marks=True)]
+    svg = ElementTree.fromstring(draw("Title", "note", [Panel("left", "x", "y", lines, events=[(1.0, "then")])]))
+    told = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"Title", "note", "left: y", "x", "one & two", "then"} <= set(told)
+    assert len(list(svg.iter("{http://www.w3.org/2000/svg}circle"))) == 2
