@@ -1,7 +1,7 @@
 """Command lines answered by forks of one process: what a subcommand imports is imported once for a file of tests.
 
-`python -m tests.command_lines tune MODULE ...` is that process. Each line of its input is a JSON list: the arguments,
-and the files for what is printed. It answers with the exit code.
+`python -m tests.command_lines tune MODULE ...` is that process. Each line of its input is a JSON list: the call's
+number, its arguments, and the files for what it prints. It answers with the number and the exit code.
 """
 
 from __future__ import annotations
@@ -29,14 +29,18 @@ class CommandLines:
 
     def __init__(self, server: subprocess.Popen[str], folder: Path) -> None:
         self._server, self._folder = server, folder
+        self._calls = 0
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the subcommand to its end with these arguments, from the checkout's root."""
-        out, err = self._folder / "stdout", self._folder / "stderr"
+        self._calls += 1
+        out, err = (self._folder / f"{name}{self._calls}" for name in ("stdout", "stderr"))
         assert self._server.stdin is not None and self._server.stdout is not None
-        self._server.stdin.write(json.dumps([arguments, str(out), str(err)]) + "\n")
+        self._server.stdin.write(json.dumps([self._calls, arguments, str(out), str(err)]) + "\n")
         self._server.stdin.flush()
-        code = int(self._server.stdout.readline())
+        number = code = 0
+        while number != self._calls:  # a call before this one may have been given up by its test
+            number, code = map(int, self._server.stdout.readline().split())
         return subprocess.CompletedProcess(list(arguments), code, out.read_text(), err.read_text())
 
 
@@ -90,11 +94,11 @@ def _serve(name: str, *imported: str) -> None:
     for other in imported:
         importlib.import_module(other)
     for line in sys.stdin:
-        asked = json.loads(line)
+        number, *asked = json.loads(line)
         child = os.fork()
         if child == 0:
             _answer(module, f"hybridsync {name}", *asked)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        print(number, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from hybridsync import __version__
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError
 from hybridsync.core.plan import NO_PHASE, PhaseId
+from hybridsync.interfaces.commands import StatusReply, StopReply, StopRequest, SwitchReply, SwitchRequest
 from hybridsync.interfaces.messages import Hello, Push, RoleState, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.server.primary import Primary
@@ -130,3 +131,16 @@ def gradient_of(unit: int) -> Any:
 def counts(state: TrainState) -> list[int]:
     """Return how often each unit was applied."""
     return [round(-float(value)) for value in state.params["tally"]]
+
+
+class WithoutCommands:
+    """A chief that no user speaks to."""
+
+    def status(self) -> StatusReply:
+        raise AssertionError("nobody asks")
+
+    def switch(self, request: SwitchRequest) -> SwitchReply:
+        raise AssertionError("nobody asks")
+
+    def stop(self, request: StopRequest) -> StopReply:
+        raise AssertionError("nobody asks")

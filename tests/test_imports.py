@@ -66,7 +66,10 @@ def test_a_worker_and_a_server_load_no_orbax_so_that_a_new_process_is_there_soon
 def test_the_whole_pure_layer_and_the_supervisor_load_no_jax() -> None:
     modules = [
         *PURE_MODULES,
+        "hybridsync.runtime.agent_connection",
+        "hybridsync.runtime.agent_sessions",
         "hybridsync.runtime.supervisor",
+        "hybridsync.transport.grpc.transport",
         *(name for package in PURE_PACKAGES for name in _modules(package)),
     ]
     assert _loaded_by("\n".join(f"import {name}" for name in modules)) == []

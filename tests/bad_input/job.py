@@ -20,9 +20,12 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.plan import PhaseId
+from hybridsync.interfaces.agents import AgentHello, AgentReport
 from hybridsync.interfaces.messages import Hello, LeaseRequest, Push
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
+from hybridsync.runtime.agent_sessions import AgentSessions
+from hybridsync.security.keyring import Keyring
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.partition import partition
 from hybridsync.server.primary import Primary
@@ -32,10 +35,13 @@ from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.snapshot import CommittedState, SnapshotBuffer
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.channels import Channel, make_server, stub
+from hybridsync.transport.grpc.bulk_link import BulkLinkServicer
+from hybridsync.transport.grpc.channels import make_server, stub
 from hybridsync.transport.grpc.chief import ChiefServicer
 from hybridsync.transport.grpc.codec import encode
+from hybridsync.transport.grpc.dialling import Channel
 from hybridsync.transport.grpc.frames import send
+from hybridsync.transport.grpc.head import HeadServicer
 from hybridsync.transport.grpc.parameter_server import ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.shard import ShardServicer
 from hybridsync.transport.grpc.snapshot_source import SnapshotClient, SnapshotServicer
@@ -43,15 +49,20 @@ from hybridsync.transport.link import Services
 from hybridsync.transport.shared_memory.connection import Connection
 from hybridsync.transport.shared_memory.service import SlabService
 from hybridsync.transport.shared_memory.slabs import SlabMemory
+from hybridsync.transport.tcp.connection import TcpConnection
+from hybridsync.transport.tcp.service import TcpService
 from tests.roles import gradient_of, tally_programs, tally_state
 
 PHASE_ID = PhaseId(5, 0xABCD)
 WORKERS, END = 4, 40
 """Phase 5 applies units up to 40; worker 0 has leased unit 0 and pushed it, so the server is at sequence 1."""
 
+AGENT = AgentHello("node1", 1, "10.0.0.1:1", 4, __version__, "c0ffee", "1" * 32)
+"""The one host beside the head's that is attached, of three; it has told one event, and has one order to come."""
+
 SECS = 10.0
 TOKEN = "of the run"
-"""Asked for over shared memory; the servers at ports ask for none."""
+"""Asked for over shared memory, and for a place over TCP; the other servers at ports ask for none."""
 
 
 @dataclass
@@ -60,9 +71,11 @@ class Job:
 
     Args:
       chief, primary, store: the objects behind the servers; the store keeps a whole state that nobody updates.
-      to_chief, to_server, to_store: channels to them; one each for a whole case.
+      head: of the run's hosts.
+      to_chief, to_server, to_store, to_head: channels to them; one each for a whole case.
       server_at: address of the parameter server.
       to_server_memory, to_store_memory: links to the servers through shared memory.
+      to_server_tcp, to_store_tcp: links to them over TCP.
       phase: that is under way.
       captured: number of the newest snapshot of the server; 0 for none.
     """
@@ -70,18 +83,24 @@ class Job:
     chief: Chief
     primary: Primary
     store: Store
+    head: AgentSessions
     to_chief: Channel
     to_server: Channel
     to_store: Channel
+    to_head: Channel
     server_at: str
     phase: Phase
     to_server_memory: Connection
     to_store_memory: Connection
+    to_server_tcp: TcpConnection
+    to_store_tcp: TcpConnection
     captured: int = 0
+    primary_bytes: int = tally_programs().parameters_layout.nbytes
 
     def unary(self, service: str, method: str, request: Any) -> Any:
         """Call a method with a protobuf message, or with bytes that may be none."""
         servers = {"PhaseServer": self.to_server, "ParameterServer": self.to_server, "Shard": self.to_store}
+        servers["Head"] = self.to_head
         channel = servers.get(service, self.to_chief)
         if isinstance(request, bytes):
             return channel.unary_unary(f"/hybridsync.{service}/{method}")(request, timeout=SECS)
@@ -149,6 +168,20 @@ class Job:
         connection.contribution[:] = self.contribution() if contribution is None else contribution
         return self.ask(call, push, connection.contribution.nbytes)
 
+    def ask_over_tcp(self, call: str, push: Push, num_bytes: int = 0, **fields: Any) -> pb.LinkReply:
+        """Make a call on the server over TCP; one on blocks at the store."""
+        connection = self.to_store_tcp if call in ("stage", "pull_at") else self.to_server_tcp
+        request = pb.LinkRequest(call=call, push=encode(push), num_bytes=num_bytes, **fields)
+        lent_bytes = num_bytes if call in ("pull", "pull_at", "read") else 0
+        return connection.call(request, lent_bytes)[0]
+
+    def offer_over_tcp(self, call: str, push: Push, contribution: np.ndarray | None = None) -> pb.LinkReply:
+        """Offer a contribution over TCP; one unit's own by default."""
+        connection = self.to_store_tcp if call == "stage" else self.to_server_tcp
+        connection._contribution = self.contribution() if contribution is None else contribution
+        request = pb.LinkRequest(call=call, push=encode(push), num_bytes=connection.contribution.nbytes)
+        return connection.call(request, self.primary_bytes if call == "push_pull" else 0)[0]
+
     def contribution(self, unit: int = 1) -> np.ndarray:
         return tally_programs().contribution_layout.pack(gradient_of(unit))
 
@@ -181,7 +214,14 @@ class Job:
                 if member is not None
             ]
             ledger, failure = chief.state.ledger, chief.state.waits.failure
-            return server, committed, members, ledger.counts(), ledger.holders(), ledger.applied().ranges(), failure
+            commands = chief.state.orders.pending, chief.state.preempted
+            counts = ledger.counts(), ledger.holders(), ledger.applied().ranges()
+            hosts = [(each.hello, each.heard_at, each.events.count, each.orders.acknowledged) for each in self.hosts]
+            return server, committed, members, *counts, failure, *commands, hosts, len(self.head._untaken)
+
+    @property
+    def hosts(self) -> list[Any]:
+        return [*self.head._sessions.values()]
 
     def assert_works(self) -> None:
         """Check that the connections still carry good messages."""
@@ -191,6 +231,11 @@ class Job:
         assert not self.offer("stage", Push(PHASE_ID, 3, 1, (1,), 0)).error and len(self.store._staged) == 2
         if self.primary._sequencer.open:
             self.ask("idle", Push(PHASE_ID, 3, 1, (), 0))
+            self.ask_over_tcp("idle", Push(PHASE_ID, 3, 1, (), 0))
+        if self.hosts:
+            (host,) = self.hosts
+            good = AgentReport(1, host.hello.session, host.events.count, ("good",), 0, 0.0)
+            assert self.unary("Head", "Exchange", encode(good)).heard == good.first + 1
         report = Report("worker", 1, 1, PHASE_ID)
         assert self.unary("Chief", "Report", encode(report)).phase_id.number == PHASE_ID.number
 
@@ -225,7 +270,10 @@ def running() -> Iterator[Job]:
     store = Store(part, reader_at, SYSTEM_CLOCK, allocate=memory.allocate)
     servicers = [PhaseServicer(store), ShardServicer(store, num_bytes, 2 * WORKERS + 2), SnapshotServicer(store)]
     store_server, store_at = make_server(servicers)
-    for each in (chief_server, server, store_server):
+    head = AgentSessions(3, AGENT.config_digest, 60.0, lambda: None)
+    head_server, head_at = make_server([HeadServicer(head)])
+    servers = chief_server, server, store_server, head_server
+    for each in servers:
         each.start()
     for role, role_id in [("server", 0), *(("worker", worker) for worker in range(WORKERS))]:
         chief.service.register(Hello(role, role_id, 1, "host", server_at, schema, __version__))
@@ -236,7 +284,7 @@ def running() -> Iterator[Job]:
     sized = partial(Services, contribution_bytes=num_bytes, num_buffers=2 * WORKERS + 2)
     opened = contextlib.ExitStack()
     folder = opened.enter_context(tempfile.TemporaryDirectory(dir="/tmp"))  # a socket's path is short
-    connections = []
+    connections, over_tcp = [], []
     for role, services in (
         ("server", sized(holder=primary, parameters=endpoint)),
         ("store", sized(holder=store, shard=store)),
@@ -245,7 +293,15 @@ def running() -> Iterator[Job]:
         opened.callback(SlabService(services, memory, path, TOKEN, most=8).stop, SECS)
         connections.append(Connection(path, TOKEN, f"the {role}", SECS, num_bytes))
         opened.callback(connections[-1].close)
-    channels = to_chief, to_server, to_store = [Channel(address) for address in (chief_at, server_at, store_at)]
+        bulk = TcpService(services, "127.0.0.1", most=8)
+        opened.callback(bulk.stop, SECS)
+        places, at = make_server([BulkLinkServicer(bulk)], keys=Keyring(TOKEN))
+        places.start()
+        opened.callback(lambda places=places: places.stop(None).wait(SECS))
+        over_tcp.append(TcpConnection(at, f"the {role}", Keyring(TOKEN), SECS, num_bytes))
+        opened.callback(over_tcp[-1].close)
+    addresses = chief_at, server_at, store_at, head_at
+    channels = to_chief, to_server, to_store, to_head = [Channel(address) for address in addresses]
     try:
         primary.enter(phase)
         store.enter(phase)
@@ -253,12 +309,17 @@ def running() -> Iterator[Job]:
         chief.control.open_leases()
         leased = chief.service.lease(LeaseRequest(0, 1, PHASE_ID, 0, 0)).ranges
         assert leased[0][0] == 0 and leased[0][1] >= 1
-        job = Job(chief, primary, store, to_chief, to_server, to_store, server_at, phase, *connections)
+        head.attach(AGENT)
+        head.take()
+        head.order(AGENT.index, "start")
+        head.exchange(AgentReport(AGENT.index, AGENT.session, 0, ("started",), 0, 0.0))
+        reached = to_chief, to_server, to_store, to_head, server_at
+        job = Job(chief, primary, store, head, *reached, phase, *connections, *over_tcp)
         job.push(Push(PHASE_ID, 0, 1, (0,), 0), job.contribution(0))
         yield job
     finally:
         opened.close()
         for channel in channels:
             channel.close()
-        for each in (chief_server, server, store_server):
+        for each in servers:
             assert each.stop(grace=None).wait(SECS), f"a server did not stop within {SECS:g} s"

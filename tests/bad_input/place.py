@@ -124,7 +124,7 @@ class Place:
         """Return a digest of every file below the folder and its name, but for locks."""
         digest = hashlib.sha256()
         for path in sorted(self.folder.rglob("*")):
-            if path.is_file() and path.name != "lock" and "__pycache__" not in path.parts:
+            if path.is_file() and path.name not in ("lock", "beat") and "__pycache__" not in path.parts:
                 digest.update(f"{path.relative_to(self.folder)}\0".encode() + path.read_bytes())
         return digest.hexdigest()
 

@@ -70,6 +70,8 @@ SHARED_MEMORY = {
             lambda job: job.to_server_memory.contribution),
         Wire("that was applied", lambda job: job.offer("push_pull", push(0), job.contribution(0)), StatusCode.OK, "",
             r"reply \{\n  sequence: 1\n  duplicate: true\n  settled: 0\n\}\nslab: \d\nanswers: true\n"),
+        Wire("that asks for no parameters", lambda job: job.offer("push_pull", push(0)._replace(push_only=True)),
+            StatusCode.OK, "", r"reply \{\n  sequence: 1\n  duplicate: true\n  settled: 0\n\}\nanswers: true\n"),
     ],
     "another call over shared memory": [
         Wire("a pull of another size", lambda job: job.ask("pull", push(), 5), INVALID, "SchemaMismatch",

@@ -29,6 +29,7 @@ from tests.bad_input.given import Given
 from tests.bad_input.job import Job, running
 from tests.bad_input.place import Place, flip, make_place
 from tests.bad_input.shared_memory_cases import SHARED_MEMORY
+from tests.bad_input.tcp_cases import TCP
 from tests.bad_input.user_cases import PROCESS, USER
 from tests.bad_input.wire_cases import WIRE, Wire, not_finite, push
 
@@ -52,7 +53,7 @@ def answer(case: Wire, job: Job) -> tuple[grpc.StatusCode, str, str]:
     """Send the case's message, and return status, named error and text of the answer."""
     try:
         return grpc.StatusCode.OK, "", str(case.send(job))
-    except HybridSyncError as error:  # over shared memory
+    except HybridSyncError as error:  # over shared memory, or TCP
         return CODES[type(error)], type(error).__name__, str(error)
     except grpc.RpcError as error:
         assert isinstance(error, grpc.Call)
@@ -60,7 +61,7 @@ def answer(case: Wire, job: Job) -> tuple[grpc.StatusCode, str, str]:
         return error.code(), dict(trailing or ()).get(NAME_KEY, ""), error.details() or ""
 
 
-@pytest.mark.parametrize("case", each({**WIRE, **SHARED_MEMORY}))
+@pytest.mark.parametrize("case", each({**WIRE, **SHARED_MEMORY, **TCP}))
 def test_a_bad_message_is_answered_by_name_and_changes_nothing(case: Wire) -> None:
     with running() as job:
         case.before(job)

@@ -19,6 +19,7 @@ from grpc import StatusCode
 
 from hybridsync import __version__
 from hybridsync.core.plan import NO_PHASE, PhaseId
+from hybridsync.interfaces.agents import AgentReport
 from hybridsync.interfaces.messages import (
     GroupRequest,
     Hello,
@@ -31,9 +32,9 @@ from hybridsync.interfaces.messages import (
 )
 from hybridsync.interfaces.reports import Report
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.channels import MESSAGE_BYTES
 from hybridsync.transport.grpc.codec import encode
-from tests.bad_input.job import PHASE_ID, Job
+from hybridsync.transport.grpc.dialling import MESSAGE_BYTES
+from tests.bad_input.job import AGENT, PHASE_ID, Job
 from tests.roles import gradient_of, tally_programs
 
 INVALID, STALE, DENIED = StatusCode.INVALID_ARGUMENT, StatusCode.FAILED_PRECONDITION, StatusCode.UNAUTHENTICATED
@@ -125,7 +126,7 @@ def replace_worker(job: Job) -> None:
 
 def lose_worker(job: Job) -> None:
     """Let the chief give up worker 3."""
-    job.chief.control.evict(3, "it was silent")
+    job.chief.control.members.evict(3, "it was silent")
 
 
 def lost_report() -> pb.Report:
@@ -280,6 +281,8 @@ STATES = [
     Wire("a lock-step phase at a parameter server",
         lambda job: job.unary("PhaseServer", "Enter", phase(job, spec="bsp")), INVALID, "PlanError",
         "phase 6 runs 'bsp' in the mode 'sync', this is a role of the mode 'server'; enter it at the workers"),
+    Wire("a phase of an order below 0", lambda job: job.unary("PhaseServer", "Enter", phase(job, order=-1)), INVALID,
+        "InvalidMessage", r"phase \d+ carries out order -1; orders are counted from 1 to \d+, and 0 is none"),
     Wire("a phase without members", lambda job: job.unary("PhaseServer", "Enter", phase(job, members=())), INVALID,
         "InvalidMessage", "phase 6 runs 'asp' with 0 members; it needs at least 1"),
     Wire("a phase of more units than there is memory for",
@@ -567,4 +570,128 @@ CHIEF = [
         "the chief keeps the last committed state only and takes no part in phase 5"),
 ]
 
-WIRE = {"push": PUSHES, "word": WORDS, "size": SIZES, "state": STATES, "shard": SHARD, "chief": CHIEF}
+
+def switch(spec: str, reason: str = "") -> Callable[[Job], Any]:
+    return lambda job: job.unary("Chief", "Switch", pb.SwitchRequest(spec=spec, reason=reason))
+
+
+def finish(job: Job) -> None:
+    job.chief.control.finish()
+
+
+def ordered(job: Job) -> None:
+    """Have the protocol under way be its stage's order, as the controller does."""
+    job.chief.control.orders.give("asp", 0)
+    job.chief.control.orders.begin(0)
+
+
+COMMANDS = [
+    Wire("a switch to a protocol that is none", switch("sps"), INVALID, "PlanError",
+        r"unknown protocol 'sps'; did you mean 'ssp'\?"),
+    Wire("a switch to nothing", switch(""), INVALID, "PlanError", "plan '': cannot read ''; write .*"),
+    Wire("a switch with an argument that is none", switch("ssp(stale=2)"), INVALID, "PlanError",
+        "protocol 'ssp' has no argument 'stale'; .*"),
+    Wire("a switch to a plan", switch("asp:50%,bsp"), INVALID, "PlanError",
+        "'asp:50%,bsp' is a plan; name one protocol without a share, for example 'asp'"),
+    Wire("a switch for a reason that is none", switch("ssp", "line\nbreak"), INVALID, "InvalidMessage",
+        r"reason of SwitchRequest is 'line\\nbreak'; send a text without control characters"),
+    Wire("a switch to a very long protocol", switch("s" * 300), INVALID, "InvalidMessage",
+        "spec of SwitchRequest has 300 characters, above the 256 of a message; shorten it"),
+    Wire("a switch of a run that is over", switch("ssp"), STALE, "NotRunning",
+        "the run is saving and stopping; start it again, then give the command", finish),
+    Wire("a switch that is ordered and under way already", switch("asp"), StatusCode.OK, "",
+        r'spec: "asp"\nbefore: "asp"\nphase: 5\n', ordered),
+    Wire("a stop for a reason that is none",
+        lambda job: job.unary("Chief", "Stop", pb.StopRequest(reason="\x1b[2J")), INVALID, "InvalidMessage",
+        r"reason of StopRequest is '.*'; send a text without control characters"),
+    Wire("a stop of a run that is over", lambda job: job.unary("Chief", "Stop", pb.StopRequest()), STALE, "NotRunning",
+        "the run is over; there is nothing to stop", finish),
+    Wire("a heartbeat of less than no bytes",
+        lambda job: job.unary("Chief", "Report", encode(Report("worker", 0, 1, PHASE_ID, sent_bytes=-1))), INVALID,
+        "InvalidMessage", rf"worker 0 says that it has sent -1 bytes since .*; count from 0 to {2**44 - 1}"),
+    Wire("a heartbeat of more bytes than there are",
+        lambda job: job.unary("Chief", "Report", encode(Report("worker", 0, 1, PHASE_ID, received_bytes=2**50))),
+        INVALID, "InvalidMessage", f"worker 0 says that it has received {2**50} bytes since .*"),
+    Wire("a question that is no message", lambda job: job.unary("Chief", "Status", b"\x0a"), INVALID, "SchemaMismatch",
+        "1 bytes are not a Empty message .*"),
+]
+
+def attach(**fields: Any) -> Callable[[Job], Any]:
+    return lambda job: job.unary("Head", "Attach", encode(dataclasses.replace(AGENT, **fields)))
+
+
+def exchange(*events: str, **fields: Any) -> Callable[[Job], Any]:
+    """Tell events as host 1, whose next event has number 1, with one order that it has not seen."""
+    report = dataclasses.replace(AgentReport(1, AGENT.session, 1, events, 0, 0.0), **fields)
+    return lambda job: job.unary("Head", "Exchange", encode(report))
+
+
+def replace_agent(job: Job) -> None:
+    job.head.attach(dataclasses.replace(AGENT, session="2" * 32, host="node9"))
+    job.head.take()
+
+
+def silence_agent(job: Job) -> None:
+    """Let the lease of host 1 end."""
+    job.hosts[0].heard_at -= 60.0
+    job.head.expire()
+
+
+HEAD = [
+    Wire("an agent with the head's own number", attach(index=0), DENIED, "UnknownRole",
+        "there is no host 0 in this run: its further hosts are 1 to 2; start the agent with one of these numbers"),
+    Wire("an agent that the run has no place for", attach(index=3), DENIED, "UnknownRole",
+        "there is no host 3 in this run: its further hosts are 1 to 2; start the agent with one of these numbers"),
+    Wire("an agent with another configuration", attach(session="2" * 32, config_digest="beef"), INVALID, "ConfigError",
+        r"the agent of host 1 \(node1\) has the configuration beef, the head c0ffee; give every host the same "
+        "configuration file and --set"),
+    Wire("an agent of another version", attach(session="2" * 32, version="9.9"), STALE, "VersionMismatch",
+        rf"the agent of host 1 \(node1\) runs hybridsync 9.9, the head {__version__}; install one version .*"),
+    Wire("an agent without slots", attach(session="2" * 32, slots=0), INVALID, "InvalidMessage",
+        r"the agent of host 1 \(node1\) says that it has 0 slots; have 1 to 10000"),
+    Wire("an agent without an address", attach(session="2" * 32, address=""), INVALID, "InvalidMessage",
+        r"the agent of host 1 \(node1\) has the address ''; name the host, and where its processes serve"),
+    Wire("an agent with a session that is none", attach(session="2" * 33), INVALID, "InvalidMessage",
+        r"the agent of host 1 \(node1\) names the session '2{33}'; draw 32 hexadecimal digits"),
+    Wire("an agent with a very long name", attach(host="n" * 300), INVALID, "InvalidMessage",
+        "host of AgentHello has 300 characters, above the 256 of a message; shorten it"),
+    Wire("other first words in the same session", attach(slots=5), INVALID, "InvalidMessage",
+        r"host 1 \(node1\) attaches with two hellos in one session; draw another session"),
+    Wire("first words of an agent that was replaced", attach(), STALE, "AgentReplaced",
+        r"host 1 \(node1\) was replaced: .*; host 1 \(node9\) has the place now, and this agent ends: does another one "
+        r"have the same --index\?", replace_agent),
+    Wire("events of an agent that was replaced", exchange("x"), STALE, "AgentReplaced",
+        r"host 1 \(node1\) was replaced: .*; host 1 \(node9\) has the place now, and this .*", replace_agent),
+    Wire("events of an agent that was silent", exchange("x"), STALE, "StaleAgent",
+        r"host 1 \(node1\) was silent for 60 s, the time of its lease; end what runs under it, and attach again",
+        silence_agent),
+    Wire("events of a host that is not attached", exchange("x", index=2), STALE, "StaleAgent",
+        "host 2 has no session '1{32}' here; end what runs under it, and attach again"),
+    Wire("events of no session", exchange("x", session=""), STALE, "StaleAgent", "host 1 has no session '' here; .*"),
+    Wire("events behind a gap", exchange("x", first=2), INVALID, "InvalidMessage",
+        "events from number 2 on have arrived, but number 1 is the next one; send those that were not acknowledged"),
+    Wire("events before the first", exchange("x", first=-1), INVALID, "InvalidMessage",
+        "events from number -1 on have arrived, but number 1 is the next one; .*"),
+    Wire("orders that were never sent", exchange(seen=2), INVALID, "InvalidMessage",
+        "2 orders are said to have arrived, but 1 were sent; count those of this session"),
+    Wire("less than no orders", exchange(seen=-1), INVALID, "InvalidMessage", "-1 orders are said to have arrived, .*"),
+    Wire("an event with control characters", exchange("\x1b[2J"), INVALID, "InvalidMessage",
+        r"a line in a list is '\\x1b\[2J'; send a text without control characters"),
+    Wire("an event without end", exchange("x" * 65_537), INVALID, "InvalidMessage",
+        "a line in a list has 65537 characters, above the 65536 of a message; shorten it"),
+    Wire("too many events", exchange(*["x"] * 1001), INVALID, "InvalidMessage",
+        "events of AgentReport has 1001 entries, above the 1000 of a message; send several messages"),
+    Wire("an answer that is held for too long", exchange(hold_secs=5.5), INVALID, "InvalidMessage",
+        "the agent of host 1 lets the answer wait for 5.5 s, but an answer waits for 5 s at most; ask again instead"),
+    Wire("an answer that is held for ever", exchange(hold_secs=math.inf), INVALID, "InvalidMessage",
+        "hold_secs of AgentReport is inf; send a finite number"),
+    Wire("an answer from before", exchange(hold_secs=-1.0), INVALID, "InvalidMessage",
+        "the agent of host 1 lets the answer wait for -1 s, .*"),
+    Wire("events that are no message", lambda job: job.unary("Head", "Exchange", b"\x0a"), INVALID, "SchemaMismatch",
+        "1 bytes are not a AgentReport message .*"),
+]
+
+WIRE = {
+    "command": COMMANDS, "push": PUSHES, "word": WORDS, "size": SIZES, "state": STATES, "shard": SHARD,
+    "chief": CHIEF, "head": HEAD,
+}

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / name for name in ("README.md", "WORKSPACE.md", "CHANGELOG.md")] + sorted((ROOT / "docs").rglob("*.md"))
+TOP = ("README.md", "WORKSPACE.md", "CHANGELOG.md", "SECURITY.md")
+PAGES = [ROOT / name for name in TOP] + sorted((ROOT / "docs").rglob("*.md"))
 DESIGN = ROOT / "docs" / "design"
 
 

@@ -8,7 +8,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from benchmarks.protocol_page import DOCS, ORDER, PAGE, SHOWN, figure_of, refreshed
+from benchmarks.grid.cells import PROTOCOLS
+from benchmarks.protocol_page import DOCS, PAGE, SHOWN, figure_of, refreshed
 from benchmarks.protocol_timeline import NUM_WORKERS, cost_of, timeline_of
 from hybridsync import protocols
 from hybridsync.core.plan import Plan
@@ -28,10 +29,10 @@ MOST_BYTES = 25_000
 
 
 def test_every_protocol_has_its_row_its_section_and_its_figure_and_nothing_else_has() -> None:
-    assert sorted(ORDER) == NAMES == sorted(ROWS)
-    assert re.findall(r"^### (\w+)$", TEXT, re.MULTILINE) == list(ORDER)
+    assert sorted(PROTOCOLS) == NAMES == sorted(ROWS)
+    assert re.findall(r"^### (\w+)$", TEXT, re.MULTILINE) == list(PROTOCOLS)
     assert sorted(path.stem for path in (DOCS / "figures").glob("*")) == NAMES
-    assert re.findall(r"\]\(figures/(\w+)\.svg\)", TEXT) == list(ORDER)
+    assert re.findall(r"\]\(figures/(\w+)\.svg\)", TEXT) == list(PROTOCOLS)
 
 
 def test_parameters_defaults_and_the_table_of_costs_are_those_of_the_code_now() -> None:

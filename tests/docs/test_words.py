@@ -110,13 +110,17 @@ def old_in_text(text: str) -> set[str]:
     return {word.lower() for word in re.findall(r"[A-Za-z_]+", text)} & SAID
 
 
+TEXTS = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+"""Kinds of tokens with prose. From Python 3.12 on an f-string is several tokens."""
+
+
 def old_in_code(source: str) -> set[str]:
     """Return what a Python file has kept, in names, comments and strings."""
     found: set[str] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.NAME:
             found |= old_in_name(token.string)
-        elif token.type in (tokenize.STRING, tokenize.COMMENT):
+        elif token.type in TEXTS:
             found |= old_in_text(token.string)
     return found
 

@@ -32,7 +32,7 @@ from hybridsync.transport.grpc.status import CODES, NAME_KEY
 from hybridsync.transport.named_errors import MAX_TEXT
 from tests.fuzz import job as job_module
 from tests.fuzz.job import SPECS, Good, Job, count_items, without_waits
-from tests.fuzz.link_calls import LINK, Link
+from tests.fuzz.link_calls import LINK, TCP, Link, TcpCall
 from tests.fuzz.mutation import Mutator
 
 DEFECTS = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
@@ -55,6 +55,12 @@ class Context:
 
     def __init__(self) -> None:
         self.code, self.name, self.text = grpc.StatusCode.OK, "", ""
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {}  # of a call without TLS
+
+    def cancel(self) -> None:
+        """End the call of a caller who says nothing; these callers have said all before it."""
 
     def set_trailing_metadata(self, metadata: Any) -> None:
         self.name = dict(metadata)[NAME_KEY]
@@ -113,10 +119,12 @@ class Found:
         return "\n".join([*lines, *(f"{fault.count} times {fault.what}\n    {fault.example}" for fault in faults)])
 
 
-def described_at(path: str) -> MethodDescriptor | type[Link]:
+def described_at(path: str) -> MethodDescriptor | type[Link] | type[TcpCall]:
     """Return what the protocol says of a handler."""
     if path.startswith(LINK):
         return Link
+    if path.startswith(TCP):
+        return TcpCall
     service, _, method = path.removeprefix("/hybridsync.").partition("/")
     return pb.DESCRIPTOR.services_by_name[service].methods_by_name[method]
 
@@ -168,7 +176,7 @@ class Fuzzer:
                 break
         else:
             job.read_board()
-        if (items := count_items([job.chief, job.primary, job.store, job.replica])) > MOST_ITEMS:
+        if (items := count_items([job.chief, job.primary, job.store, job.replica, job.head])) > MOST_ITEMS:
             self._note("a job", f"its roles keep {items} values", "after its last message")
         found.most_items = max(found.most_items, items)
 

@@ -26,6 +26,8 @@ from hybridsync.chief.run_state import RunState
 from hybridsync.chief.waits import Waits
 from hybridsync.core.errors import RoleLost
 from hybridsync.core.plan import NO_PHASE, PhaseId
+from hybridsync.interfaces.agents import AgentHello, AgentReport
+from hybridsync.interfaces.commands import StopRequest, SwitchRequest
 from hybridsync.interfaces.messages import (
     AppliedUnit,
     GroupRequest,
@@ -42,6 +44,8 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import ParameterPort
 from hybridsync.interfaces.reports import Exchange, Report, Span
 from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
+from hybridsync.runtime.agent_sessions import AgentSessions
+from hybridsync.security.identity import Identity
 from hybridsync.server import primary as primary_module
 from hybridsync.server import secondary as store_module
 from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
@@ -52,27 +56,33 @@ from hybridsync.server.secondary import Store
 from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training import snapshot
 from hybridsync.training.snapshot import CommittedState, SnapshotBuffer
+from hybridsync.transport import link_session
 from hybridsync.transport.buffers import Buffers
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc import parameter_server, shard
+from hybridsync.transport.grpc.bulk_link import BulkLinkServicer, Place
 from hybridsync.transport.grpc.channels import Servicer
 from hybridsync.transport.grpc.chief import ChiefServicer
 from hybridsync.transport.grpc.codec import encode
+from hybridsync.transport.grpc.head import HeadServicer
 from hybridsync.transport.grpc.optimizer_state import OptimizerServicer
 from hybridsync.transport.grpc.parameter_server import ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.shard import ShardServicer
 from hybridsync.transport.grpc.snapshot_source import SnapshotServicer
 from hybridsync.transport.link import Services
-from hybridsync.transport.shared_memory import service as slab_service
 from hybridsync.transport.shared_memory.service import Session
 from hybridsync.transport.shared_memory.slabs import SlabMemory
+from hybridsync.transport.tcp import lanes
+from hybridsync.transport.tcp import session as tcp_session
 from hybridsync.worker.replica import Replica
-from tests.fuzz.link_calls import ANY_CALL, LINK, Link, closed
+from tests.fuzz.link_calls import ANY_CALL, FRAME_BYTES, LINK, TCP, Link, TcpCall, closed
 from tests.roles import tally_programs, tally_state
 from tests.telemetry.clocks import ManualClock
 
 PHASE_ID = PhaseId(5, 0xABCD)
 WORKERS, END = 4, 40
+AGENT = AgentHello("node", 1, "a:1", 2, __version__, "c0ffee", "1" * 32)
+"""Of the one host beside the head's that is attached, of three."""
 SPECS = {SERVER: ("asp", "ssp(staleness=3)", "gba", "bsp_server", "asp(staleness_rule=dc)", "localsgd(steps=2)")}
 SPECS |= {LOCKSTEP: ("bsp",), GROUP: ("preduce", "adpsgd")}
 
@@ -97,7 +107,9 @@ def without_waits() -> Iterator[None]:
         patch.setattr(snapshot, "transfer_secs", lambda num_bytes: 0.0)
         patch.setattr(parameter_server, "BUFFER_SECS", 0.0)
         patch.setattr(shard, "BUFFER_SECS", 0.0)
-        patch.setattr(slab_service, "BUFFER_SECS", 0.0)
+        patch.setattr(link_session, "BUFFER_SECS", 0.0)
+        patch.setattr(tcp_session, "BUFFER_SECS", 0.0)
+        patch.setattr(lanes, "FRAME_BYTES", FRAME_BYTES)
         patch.setattr(Waits, "wait", wait)
         yield
 
@@ -179,15 +191,24 @@ class Good:
     num_bytes: int = 0
 
 
+class Places:
+    """Gives out one place again and again."""
+
+    def open(self, num_sockets: int, caller: Identity | None) -> Place:
+        return Place(4711, bytes(16), bytes(32))
+
+
 class Job:
     """A chief with four workers, a primary, another server, and a worker in lock-step, each in phase 5 up to unit 40.
+
+    Beside them there is the head of the run's three hosts.
 
     Args:
       spec: protocol of the chief's phase, and of the servers' where they can serve it.
     """
 
     def __init__(self, spec: str = "asp") -> None:
-        self.locks = {"chief": TimedLock(), "primary": TimedLock(), "store": TimedLock()}
+        self.locks = {role: TimedLock() for role in ("chief", "primary", "store", "head")}
         programs, self.clock = tally_programs(), TimedClock(self.locks["chief"])
         schema = programs.state_layout.schema_hash
         self.chief = Chief(RunState(Ledger(END), WORKERS, schema, self.clock, lease_secs=600.0))
@@ -207,6 +228,8 @@ class Job:
         log, over = NullApplyLog(), threading.Event()
         self.primary = Primary(programs, pool, reader_at, self.clock, log, over, allocate=allocate)
         self.store = Store(part, reader_at, self.clock, allocate=allocate)
+        hosts, clock = 3, TimedClock(self.locks["head"])
+        self.head = AgentSessions(hosts, AGENT.config_digest, 600.0, lambda: None, clock)
         self.replica = Replica(programs, reader_at, self.clock, NullApplyLog(), allocate)
         condition = threading.Condition(self.locks["primary"])  # pyright: ignore[reportArgumentType]
         self.primary._condition = self.primary._entrance._condition = self.primary._turn._condition = condition
@@ -228,7 +251,8 @@ class Job:
                 OptimizerServicer(OptimizerEndpoint(self.store, opt), opt.nbytes),
                 SnapshotServicer(self.store),
             ],
-            "worker": [SnapshotServicer(self.replica)],
+            "worker": [SnapshotServicer(self.replica), BulkLinkServicer(Places())],
+            "head": [HeadServicer(self.head)],
         }
         self.handlers: dict[tuple[str, str], Any] = {
             (role, method): handler
@@ -247,7 +271,7 @@ class Job:
             "worker": Services(holder=self.replica),
         }
         sessions: dict[str, list[Any]] = {role: [] for role in offered}
-        weakref.finalize(self, closed, memory, [*sessions.values()])
+        weakref.finalize(self, closed, [*sessions.values()])
         for role, services in offered.items():
             blocks = Buffers(num_bytes, 2 * WORKERS + 2)
             near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -255,6 +279,9 @@ class Job:
                 calls = [*Session(far, services, memory, b"", blocks)._calls]
             for call in (*calls, ANY_CALL):
                 self.handlers[role, f"{LINK}{call}"] = Link((services, memory, blocks), sessions[role])
+            pushes = Buffers(num_bytes, WORKERS + 2)
+            for call in (*(call for call in calls if call != "contribution"), ANY_CALL):
+                self.handlers[role, f"{TCP}{call}"] = TcpCall((services, blocks, pushes))
 
     def _begin(self, spec: str) -> None:
         schema, members = tally_programs().state_layout.schema_hash, tuple(range(WORKERS))
@@ -269,6 +296,9 @@ class Job:
         self.chief.control.open_leases()
         self.chief.service.lease(LeaseRequest(0, 1, PHASE_ID, 0, 0))
         self.chief.control.take_reports()
+        self.head.attach(AGENT)
+        self.head.take()
+        self.head.order(AGENT.index, "start")
 
     def accounts(self, *, entering: bool = False) -> tuple[Any, ...]:
         """Return everything that a refused message must leave as it is.
@@ -286,6 +316,8 @@ class Job:
             ledger._dropped.ranges(),
             ledger.holders(),
             self.chief.control.failure,
+            self.chief.control.orders.pending,
+            self.chief.control.preempted,
             sequencer.sequence,
             sequencer.phase,
             id(self.primary._state._shard._state),
@@ -294,6 +326,9 @@ class Job:
             set(store._staged),
             id(store._shard._state),
             self.replica._phase,
+            *((each.hello, each.heard_at, each.events.count) for each in self.head._sessions.values()),
+            *(each.orders.acknowledged for each in self.head._sessions.values()),
+            len(self.head._untaken),
             *calls,
         )
 
@@ -302,13 +337,14 @@ class Job:
         control = self.chief.control
         control.take_reports()
         control.take_fenced()
+        control.orders.take_news()
         reads = (
             control.counts,
             control.behind,
             control.judged,
             control.worker_rates,
             control.stamps,
-            control.role_states,
+            control.members.role_states,
         )
         for read in reads:
             read()
@@ -316,6 +352,9 @@ class Job:
         control.stuck(1.0)
         self.primary.take_report()
         self.store.take_report()
+        for index, _ in self.head.take():
+            self.head.order(index, "line")
+        self.head.expire()
 
     @property
     def is_spoiled(self) -> bool:
@@ -346,12 +385,17 @@ class Job:
                 PhaseRequest(1, 1, PHASE_ID, StateVersion(PHASE_ID, 3, 2, "ff"), "why", 0.5),
             ],
             "Lease": [LeaseRequest(1, 1, PHASE_ID, 0, 0), LeaseRequest(0, 1, PHASE_ID, 1, 1, True, 5)],
-            "JoinGroup": [GroupRequest(0, 1, PHASE_ID, 1, (AppliedUnit(0, 0),), ((3, "non_finite: x"),), False, True)],
+            "JoinGroup": [
+                GroupRequest(0, 1, PHASE_ID, 1, (AppliedUnit(0, 0),), ((3, "non_finite: x"),), False, True, 0.5),
+                GroupRequest(0, 1, PHASE_ID, 1, serves=1),
+            ],
             "Report": [
                 dataclasses.replace(report, completed=1, spans=(span,), unit_secs=(0.1,), doing="compute"),
                 dataclasses.replace(report, exchange=Exchange(1, 2, 3, 4), hold_secs=0.5),
                 Report("server", 0, 1, PHASE_ID, 0, 3, ((0, 2),), ((3, "stale"),), (1, 2)),
             ],
+            "Switch": [SwitchRequest("ssp(staleness=2)", "it is slow"), SwitchRequest("bsp"), SwitchRequest("asp")],
+            "Stop": [StopRequest("lunch")],
             "RoleStarted": [RoleEvent("worker", 0, 1, "restart", 1.0)],
             "RoleLost": [RoleEvent("worker", 3, 99, "exit 1", 1.0, 4), RoleEvent("server", 0, 99, "x", 1.0)],
             "TakeSnapshot": [pb.SnapshotRequest(phase_id=encode(PHASE_ID))],
@@ -362,6 +406,12 @@ class Job:
             "Apply": [pb.Updates(phase_id=encode(PHASE_ID), updates=[encode(Update(1, (push,), 1.0, ()))])],
             "SnapshotPart": [pb.PartSnapshotRequest(phase_id=encode(PHASE_ID), sequence=0)],
             "PushPullSmall": [pb.SmallPush(push=encode(push), contribution=contribution.tobytes())],
+            "Attach": [AGENT, dataclasses.replace(AGENT, index=2, session="2" * 32)],
+            "Exchange": [
+                AgentReport(1, AGENT.session, 0, ("a", "b"), 0, 5.0),
+                AgentReport(1, AGENT.session, 0, (), 1, 0),
+            ],
+            "Open": [pb.OpenRequest(num_sockets=2)],
             **{method: [push] for method in ("Ready", "Discard")},
             **{method: [none] for method in ("Idle", "Pull", "PullAt", "Download")},
         }

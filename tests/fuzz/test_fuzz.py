@@ -20,10 +20,10 @@ from hybridsync.transport.grpc import codec
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from tests.fuzz.fuzzer import MOST_SECS, Found, Fuzzer, described_at
 from tests.fuzz.job import Job, servicers, without_waits
-from tests.fuzz.link_calls import ANY_CALL, LINK
+from tests.fuzz.link_calls import ANY_CALL, LINK, TCP
 from tests.fuzz.strategies import messages
 
-MESSAGES, SEED = 12_000, 4
+MESSAGES, SEED = 15_000, 11
 EXAMPLES = 300
 STREAMED = {"PushPull", "Stage", "Upload"}
 """Calls of frames, which the seeded generator cuts, repeats and shuffles."""
@@ -88,7 +88,7 @@ def test_every_servicer_of_the_package_is_fuzzed() -> None:
     present = {type(servicer) for served in job.roles.values() for servicer in served}
     assert present == servicers(), "a servicer is missing in tests/fuzz/job.py"
     methods = {f"/{s.full_name}/{m.name}" for s in pb.DESCRIPTOR.services_by_name.values() for m in s.methods}
-    assert {path for _, path in job.handlers if not path.startswith(LINK)} == methods
+    assert {path for _, path in job.handlers if not path.startswith((LINK, TCP))} == methods
 
 
 @pytest.mark.timeout(600)
@@ -96,11 +96,10 @@ def test_every_handler_has_accepted_a_message_and_refused_another() -> None:
     answers = fuzzed().answers
     for role, path in Job().handlers:
         codes = {code for who, at, code in answers if (who, at) == (role, path)}
-        only_refuses = path in ("/hybridsync.SnapshotSource/Read", f"{LINK}read") or (role, path) in {
+        only_refuses = path in ("/hybridsync.SnapshotSource/Read", f"{LINK}read", f"{TCP}read") or (role, path) in {
             ("chief", "/hybridsync.SnapshotSource/TakeSnapshot"),  # takes part in no phase
             ("store", "/hybridsync.SnapshotSource/TakeSnapshot"),  # the primary captures the whole
-            ("chief", f"{LINK}{ANY_CALL}"),
-            ("worker", f"{LINK}{ANY_CALL}"),
+            *((role, f"{link}{ANY_CALL}") for role in ("chief", "worker") for link in (LINK, TCP)),
         }
         assert codes - {"OK"}, f"{role} {path} refused nothing"
         assert "OK" in codes or only_refuses, f"{role} {path} accepted nothing of what it was sent: {codes}"
@@ -148,7 +147,7 @@ def refused_too_late(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "told", "seed"),  # the seed finds it within a few thousand messages
     [
-        (unchecked_updates, "has changed the accounts", 2),
+        (unchecked_updates, "has changed the accounts", 4),
         (unchecked_heartbeat, "waits for over", SEED),
         (kept_suspects, "its roles keep", SEED),
         (refused_too_late, "but has changed the accounts", SEED),

@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.telemetry.events import read_events
@@ -35,35 +35,46 @@ class Stuck(AssertionError):
 
 
 class Job:
-    """`python -m launch.train` with some flags; as a context manager it leaves no process behind.
+    """A program that trains, with some flags; as a context manager it leaves no process behind.
 
     Args:
       workdir: of the run.
       config: path of a configuration file.
       flags: more flags.
       planted: name of a bug (see planted.py) that every process of the job has; empty for none.
+      command: the program and what stands before the flags, where nothing is planted.
+      under: program, with its arguments, that becomes the command line behind it.
 
     Attributes:
       process: the supervisor.
       output: what it and the chief printed, once the job has ended.
     """
 
-    def __init__(self, workdir: Path, config: str, *flags: str, planted: str = "") -> None:
+    def __init__(
+        self,
+        workdir: Path,
+        config: str,
+        *flags: str,
+        planted: str = "",
+        command: Sequence[str] = (sys.executable, "-m", "launch.train"),
+        under: tuple[str, ...] = (),
+    ) -> None:
         self.workdir = workdir
         self.output = ""
         self._never = threading.Event()
-        self._screen = workdir.with_name(f"{workdir.name}.screen")
-        launcher = [str(PLANTED), planted] if planted else ["-m", "launch.train"]
+        second = f"-{Path(under[0]).name}" if under else ""  # two jobs may have one workdir
+        self._screen = workdir.with_name(f"{workdir.name}{second}.screen")
+        launcher = [sys.executable, str(PLANTED), planted] if planted else command
         with open(self._screen, "wb") as screen:
             self.process = subprocess.Popen(
-                [sys.executable, *launcher, f"--config={config}", f"--workdir={workdir}", *flags],
+                [*under, *launcher, f"--config={config}", f"--workdir={workdir}", *flags],
                 cwd=ROOT,
                 env=users_environment(),
                 stdout=screen,
                 stderr=subprocess.STDOUT,
             )
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -143,6 +154,11 @@ class Job:
         """Send a signal to the supervisor."""
         self.process.send_signal(number)
 
+    def send_to_all(self, number: signal.Signals) -> None:
+        """Send a signal to every process of the job, as a batch system or a service manager does."""
+        for pid in processes_of(self.process.pid):
+            os.kill(pid, number)
+
     def kill_worker(self, worker: int, number: signal.Signals = signal.SIGKILL) -> int:
         """Send a signal to a worker that takes part; returns its pid."""
         pid = self.until(lambda: self.live_workers().get(worker), f"worker {worker} took part")
@@ -220,6 +236,11 @@ class Job:
         """Return where a traceback stands: names of logs, and "the terminal"."""
         texts = {path.name: path.read_text(errors="replace") for path in (self.workdir / "logs").glob("*.log")}
         return [name for name, text in {**texts, "the terminal": self.output}.items() if "Traceback" in text]
+
+
+def processes_of(pid: int) -> list[int]:
+    """Return the ids of a program that starts roles, and of its children."""
+    return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
 
 def assert_exactly_once(summary: dict[str, Any]) -> None:

@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from absl import app
 
 from hybridsync.cli import train
-from hybridsync.runtime import fork_server, processes, role_pipe, supervisor
+from hybridsync.runtime import fork_server, processes, role_pipe, supervisor, supervisor_spec
+from tests.multiprocess.planted_audit import AUDITS
 from tests.multiprocess.planted_hangs import HANGS
 
 if TYPE_CHECKING:
@@ -143,9 +144,9 @@ def survivors_forget_the_newest_state() -> None:
 
 def restarted_chief_starts_from_disk() -> None:
     """A restarted chief asks nobody where the run is, and begins from the last commit."""
-    from hybridsync.chief.run_control import RunControl
+    from hybridsync.chief.member_control import MemberControl
 
-    RunControl.role_states = lambda self: {}
+    MemberControl.role_states = lambda self: {}
 
 
 def ledger_keeps_what_the_server_lost() -> None:
@@ -159,6 +160,13 @@ def ledger_keeps_what_the_server_lost() -> None:
         return restore(self, self._applied.ranges() or UnitSet(applied).ranges(), dropped)
 
     Ledger.restore = keep
+
+
+def nobody_reads_the_lock_again() -> None:
+    """Whoever has taken the workdir's lock once believes for ever that it is theirs."""
+    from hybridsync.storage.durable import WorkdirLock
+
+    WorkdirLock.check = lambda self: None
 
 
 def deadlines_by_the_wall_clock() -> None:
@@ -225,7 +233,7 @@ def servers_fetch_over_a_slow_link() -> None:
     """No bug: a server gets LINK_BYTES_PER_SEC of the state that it takes over."""
     if here.role != "server":
         return
-    from hybridsync.transport.readers import Readers
+    from hybridsync.transport.directory import Readers
     from tests.transport.relay import Relay
 
     read_from = Readers.__call__
@@ -234,7 +242,7 @@ def servers_fetch_over_a_slow_link() -> None:
 
 def one_device_each() -> None:
     """No bug: a process group of two workers has two meshes."""
-    supervisor.SupervisorSpec = functools.partial(supervisor.SupervisorSpec, num_devices=1)
+    supervisor_spec.SupervisorSpec = functools.partial(supervisor_spec.SupervisorSpec, num_devices=1)
 
 
 def _worker_1() -> bool:
@@ -313,6 +321,7 @@ BUGS: dict[str, Callable[[], None]] = {
         ledger_keeps_what_the_server_lost,
         only_the_first_signal_counts,
         deadlines_by_the_wall_clock,
+        nobody_reads_the_lock_again,
         units_take_their_time_until_told,
         the_reborn_wait_to_be_called,
         servers_fetch_over_a_slow_link,
@@ -382,8 +391,8 @@ def plant(name: str) -> None:
         stands_at(stage, workdir_of_the_run())
     else:
         for part in bug.split("+"):
-            if part in HANGS:
-                HANGS[part](here.role, workdir_of_the_run())
+            if part in HANGS or part in AUDITS:
+                {**HANGS, **AUDITS}[part](here.role, workdir_of_the_run())
             else:
                 BUGS[part]()
 
@@ -400,7 +409,9 @@ def main() -> None:
     train.play = play_planted
     if fork_server.FORK_SERVER_FD not in os.environ:
         plant(name)
-    supervisor.SupervisorSpec = functools.partial(supervisor.SupervisorSpec, command=(sys.executable, __file__, name))
+    command, made = (sys.executable, __file__, name), supervisor_spec.SupervisorSpec
+    # Whatever program the launcher names: its roles would run without the bug, and no fault test could fail.
+    supervisor_spec.SupervisorSpec = lambda *args, **named: made(*args, **{**named, "command": command})
     app.run(train.main)
 
 

@@ -40,9 +40,9 @@ def _shorten_limits(role: str) -> None:
 
     watchdog.FLOOR_SECS = FLOOR_SECS
     if role == "chief":
-        from hybridsync.chief import run_membership
+        from hybridsync.chief import membership
 
-        run_membership.SERVER_LEASE_SECS = LEASE_SECS
+        membership.SERVER_LEASE_SECS = LEASE_SECS
 
 
 def unit_17_hangs_once(role: str, workdir: Path) -> None:

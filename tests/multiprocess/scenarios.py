@@ -23,6 +23,9 @@ GLOO = "--collective=host"
 GRPC = "--link=grpc"
 """For pushes that leave shared memory alone."""
 
+TCP = "--link=tcp"
+"""For buffers on sockets of their own, as between hosts."""
+
 
 def tally(
     workdir: Path,
@@ -32,11 +35,12 @@ def tally(
     workers: int = 4,
     unit_secs: float = 0.01,
     planted: str = "",
+    under: tuple[str, ...] = (),
 ) -> Job:
     """Start, or resume, a tally run whose workers take `unit_secs` a unit; `more` are further flags."""
     flags = [*more, f"--workers={workers}", f"--plan={plan}", f"--compute_secs={unit_secs}"]
     flags += [f"--set=workload={units}", "--set=telemetry.log_secs=0.1"]
-    return Job(workdir, "configs/tally.py", *flags, planted=planted)
+    return Job(workdir, "configs/tally.py", *flags, planted=planted, under=under)
 
 
 def until_told(*planted: str) -> str:
@@ -120,14 +124,23 @@ def everything_is_killed_and_resumed(workdir: Path, *, planted: str = "", worker
 
 
 def sigterm_saves_and_the_same_command_completes(
-    workdir: Path, *, plan: str = "asp:50%,bsp", units: int = 600, workers: int = 2, planted: str = ""
+    workdir: Path,
+    *,
+    plan: str = "asp:50%,bsp",
+    units: int = 600,
+    workers: int = 2,
+    planted: str = "",
+    to_all: bool = False,
 ) -> None:
-    """Exit 75 means that nothing was lost: no unit is rolled back when the run goes on."""
+    """Exit 75 means that nothing was lost: no unit is rolled back when the run goes on.
+
+    With `to_all` every process of the run gets the signal.
+    """
     phases = [stage.protocol for stage in Plan.parse(plan).stages]
     for protocol in phases:
         with tally(workdir, plan=plan, units=units, workers=workers, planted=planted) as job:
             job.until_phase(protocol)
-            job.send(signal.SIGTERM)
+            (job.send_to_all if to_all else job.send)(signal.SIGTERM)
             assert job.wait() == 75, job.output + job.logs()
             summary = job.summary()
             assert summary["exit"] == "preempted" and 0 < summary["units"]["applied"] < units
@@ -295,7 +308,8 @@ def more_members_are_lost_than_there_are_meshes(workdir: Path, *, deaths: int = 
             job.until(whole, f"both workers trained again after death {death}")
         job.send(signal.SIGTERM)
         assert job.wait() == 75, job.output + job.logs()
-        assert job.summary()["units"]["rolled_back"] == 0, "a new process group cost units"
+        lost = [event["reason"] for event in job.events("role_lost")]
+        assert job.summary()["units"]["rolled_back"] == 0, f"a new process group cost units: {lost}"
         assert len(job.events("world_renewed")) == deaths // 2
         assert job.events("unit_quarantined") == []
         assert job.tracebacks() == []

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tests.multiprocess.job import Job, assert_exactly_once
+from tests.multiprocess.job import Job, assert_exactly_once, processes_of
 from tests.multiprocess.planted import SAVE_STAGES
 from tests.multiprocess.scenarios import gone, tally
 from tests.multiprocess.stages import STAGES
@@ -37,12 +37,6 @@ def drawn(rng: random.Random, at_stages: int, in_saves: int, anywhere: int) -> l
     return points
 
 
-def processes_of(job: Job) -> list[int]:
-    """Return the supervisor's pid and those of its children."""
-    pid = job.process.pid
-    return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
-
-
 def everything_is_killed_again_and_again(
     workdir: Path, points: Sequence[str], *, seed: int, units: int, workers: int = 3, plan: str = PLAN
 ) -> dict[str, int]:
@@ -62,7 +56,7 @@ def everything_is_killed_again_and_again(
                 marker = workdir / f"at-{point}"
                 job.until(marker.exists, f"session {session} came to {point}")
             assert job.process.poll() is None, f"session {session} ended by itself:\n{job.screen()}\n{job.logs()}"
-            pids = processes_of(job)
+            pids = processes_of(job.process.pid)
             job.kill_everything()
             assert all(map(gone, pids)), f"session {session}: a role outlived its supervisor"
         for left in workdir.glob("*at-*"), workdir.glob("was-*"):
@@ -101,7 +95,7 @@ def asked_to_stop_again_and_again(
         with tally(workdir, f"--runtime={runtime}", plan=plan, units=units, workers=2, unit_secs=0.05) as job:
             until_heeded(job)
             job.pause(rng.uniform(0.0, longest_secs))
-            pids = processes_of(job)
+            pids = processes_of(job.process.pid)
             job.send(signal.SIGTERM)
             assert job.wait(secs=GRACE_SECS) == 75, f"session {session} ({runtime}):\n{job.output}\n{job.logs()}"
             assert all(map(gone, pids)), f"session {session} left a role behind"

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.timeout(600)
 
 
 OVER_GRPC = pytest.param((scenarios.GRPC,), id="grpc", marks=[pytest.mark.soak, pytest.mark.one_of_each_soak])
-LINKS = pytest.mark.parametrize("link", [pytest.param((), id="shm"), OVER_GRPC])
+LINKS = pytest.mark.parametrize(
+    "link", [pytest.param((), id="shm"), pytest.param((scenarios.TCP,), id="tcp"), OVER_GRPC]
+)
 
 
 @LINKS
@@ -33,8 +35,9 @@ def test_a_run_that_was_killed_whole_goes_on_from_its_last_commit(tmp_path: Path
     scenarios.everything_is_killed_and_resumed(tmp_path / "run")
 
 
-def test_sigterm_saves_exits_75_and_the_same_command_completes(tmp_path: Path) -> None:
-    scenarios.sigterm_saves_and_the_same_command_completes(tmp_path / "run")
+@pytest.mark.parametrize("to_all", [False, True], ids=["supervisor", "all"])
+def test_sigterm_saves_exits_75_and_the_same_command_completes(tmp_path: Path, to_all: bool) -> None:
+    scenarios.sigterm_saves_and_the_same_command_completes(tmp_path / "run", to_all=to_all)
 
 
 @pytest.mark.soak
@@ -69,6 +72,7 @@ def test_a_member_killed_while_the_next_mesh_connects_costs_nobody_else_a_restar
     assert scenarios.a_member_dies_while_the_next_mesh_connects(tmp_path / "run") < 10.0  # gloo itself would wait 30
 
 
+@pytest.mark.alone  # a survivor that gets no processor for 2 s is given up, and has the only state since the start
 @pytest.mark.parametrize("deaths", [2, pytest.param(4, marks=pytest.mark.soak)])
 def test_more_members_may_be_lost_than_the_process_group_has_meshes(tmp_path: Path, deaths: int) -> None:
     scenarios.more_members_are_lost_than_there_are_meshes(tmp_path / "run", deaths=deaths)

@@ -4,6 +4,7 @@ alone."""
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import signal
@@ -16,6 +17,7 @@ import pytest
 from hybridsync.telemetry.events import read_events
 from tests.multiprocess.job import Job, users_environment
 from tests.multiprocess.random_faults import WORKERS_ONLY, Victims
+from tests.multiprocess.scenarios import GRPC
 
 ROOT = Path(__file__).resolve().parents[2]
 SECS = 200.0
@@ -29,8 +31,16 @@ def launch(module: str, *arguments: str, secs: float = SECS) -> subprocess.Compl
 
 
 @pytest.mark.timeout(620)
-def test_a_run_of_processes_replays_bit_for_bit_and_a_wrong_update_is_found(tmp_path: Path) -> None:
-    flags = ["--plan=bsp:50%,asp", "--workers=3", "--apply_log", "--set=model.dropout=0.1", "--set=workload=122"]
+@pytest.mark.parametrize("link", ["auto", "tcp"])
+def test_a_run_of_processes_replays_bit_for_bit_and_a_wrong_update_is_found(tmp_path: Path, link: str) -> None:
+    flags = [
+        f"--link={link}",
+        "--plan=bsp:50%,asp",
+        "--workers=3",
+        "--apply_log",
+        "--set=model.dropout=0.1",
+        "--set=workload=122",
+    ]
     job = launch("train", "--config=configs/digits_mlp.py", f"--workdir={tmp_path}", *flags)
     assert job.returncode == 0, job.stdout + job.stderr
 
@@ -46,6 +56,34 @@ def test_a_run_of_processes_replays_bit_for_bit_and_a_wrong_update_is_found(tmp_
     assert (done.returncode, done.stderr) == (1, ""), done.stdout + done.stderr
     (entered, _) = read_events(tmp_path, "phase_entered")
     assert f"since phase {entered['phase']} (bsp, updates 1 to 21)" in done.stdout
+
+
+@pytest.mark.parametrize("link", [pytest.param(GRPC, marks=pytest.mark.soak), "--link=shm"])
+@pytest.mark.timeout(620)
+def test_a_worker_and_a_server_are_killed_while_pushes_and_pulls_are_in_flight_and_the_run_replays_bit_for_bit(
+    tmp_path: Path, link: str
+) -> None:
+    """A transfer is emulated to take as long as a unit: a worker has a push and a pull in flight at any time."""
+    flags = ["--plan=psplus:70%,bsp", "--workers=3", "--servers=2", "--apply_log", link, "--checkpoint_secs=1"]
+    flags += ["--compute_secs=0.05", "--set=emulation.latency_secs=0.05", "--set=workload=450"]
+    with Job(tmp_path / "run", "configs/digits_mlp.py", *flags, "--set=telemetry.log_secs=0.1") as job:
+        job.until_units(60)
+        job.until_lost(job.kill_worker(1))
+        job.until_units(job.units() + 30)
+        server = next(e["pid"] for e in job.events("role_started") if (e["role"], e["id"]) == ("server", 0))
+        os.kill(server, signal.SIGKILL)
+        job.until_lost(server)
+        assert job.wait() == 0, job.output + job.logs()
+        reasons = [(event["protocol"], event["reason"]) for event in job.events("phase_entered")]
+        assert (reasons[0], reasons[-1]) == (("psplus", "start"), ("bsp", "planned")), reasons
+        assert ("psplus", "death") in reasons
+        units = job.summary()["units"]
+        assert units["applied"] == 450 and units["outstanding"] == 0
+        assert units["issued"] == units["applied"] + units["dropped"]
+        assert job.tracebacks() == []
+    done = launch("replay", str(tmp_path / "run"))
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    assert " updates replayed, bit for bit: fingerprint " in done.stdout
 
 
 @pytest.mark.soak

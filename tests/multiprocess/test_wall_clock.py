@@ -56,6 +56,9 @@ def the_wall_clock_jumps(workdir: Path, wall_clock: WallClock, monkeypatch, *, p
         job = tally(workdir, "--checkpoint_secs=1", plan="bsp:50%,asp", units=500, workers=2, planted=planted)
     with job:
         job.until_phase("bsp")
+        told = len(job.events())
+        wall_clock.jump(HOUR_SECS)
+        job.until(lambda: len(job.events()) > told, "an event was stamped after the first jump")
         while job.process.poll() is None:
             wall_clock.jump(rng.choice(JUMPS))
             job.pause(rng.uniform(0.05, 0.5))

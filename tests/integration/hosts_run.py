@@ -1,0 +1,137 @@
+"""What a run on several hosts needs and shows, whichever cluster manager starts it; all hosts are this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from hybridsync.core.clock import SYSTEM_CLOCK, pause
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = ROOT / "configs" / "digits_mlp.py"
+UNITS = 4000
+SLOW = "--compute_secs=0.02"
+"""Makes a run of `CONFIG` take about half a minute, so that something can happen to it."""
+
+LIMIT_SECS = 150.0
+"""Of a run, on a machine that is busy with other things."""
+
+
+@contextmanager
+def folder_on_disk() -> Iterator[Path]:
+    """Make a folder that could be shared: pytest's own may be in memory, and a job for a cluster refuses such ones."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
+def certificates(folder: Path, num_hosts: int) -> Path:
+    """Make the certificates of all hosts; returns the folder in which each host's has its index as its name."""
+    folder.mkdir()
+    own = f"--folder={folder / '0'}"
+    calls = [["init", own], *(["issue", own, f"--host={n}", f"--out={folder / str(n)}"] for n in range(1, num_hosts))]
+    for call in calls:
+        subprocess.run(
+            [sys.executable, "-m", "hybridsync", "certs", *call],
+            cwd=ROOT,
+            check=True,
+            timeout=60,
+            stdout=subprocess.DEVNULL,
+        )
+    return folder
+
+
+def agent_of(certs: Path) -> int:
+    """Return the process of the agent that uses these certificates; 0 where there is none.
+
+    Roles have the words of their agent. The agent is the one whose parent has not.
+    """
+    found: dict[int, int] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_text().split("\0")
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it has ended meanwhile
+        if f"--certs={certs}" in words and Path(words[0]).name.startswith("python"):
+            found[int(process.name)] = parent
+    tops = [pid for pid, parent in found.items() if parent not in found]
+    assert len(tops) <= 1, f"{certs} has the agents {tops}"
+    return tops[0] if tops else 0
+
+
+def wait_for(ready: Callable[[], object], what: str, told: Callable[[], str], secs: float = LIMIT_SECS) -> float:
+    """Wait until something is so; returns the seconds that it took.
+
+    Args:
+      ready: whether it is.
+      what: the test waits for.
+      told: what to show where it does not come.
+      secs: to wait at most.
+    """
+    began = SYSTEM_CLOCK.monotonic()
+    while not ready():
+        if SYSTEM_CLOCK.monotonic() > began + secs:
+            pytest.fail(f"no {what} after {secs:g} s:\n{told()[-6000:]}")
+        pause(0.05)
+    return SYSTEM_CLOCK.monotonic() - began
+
+
+def kill_agent_in_training(certs: Path, workdir: Path, log: Path) -> float:
+    """Kill the agent of host 1 while the run trains; returns the seconds until the head has its successor.
+
+    Args:
+      certs: of host 1.
+      workdir: of the run.
+      log: what the head prints.
+    """
+
+    def read() -> str:
+        return log.read_text() if log.is_file() else ""
+
+    wait_for(lambda: units_of(workdir) > 50, "training", read)
+    agent = agent_of(certs)
+    assert agent and joined(read(), 1) == 1, read()
+    os.kill(agent, signal.SIGKILL)
+    return wait_for(lambda: joined(read(), 1) > 1, "other agent", read)
+
+
+def joined(text: str, index: int) -> int:
+    """Return how often an agent of this host has joined, by what the head prints."""
+    return sum(f"host {index} (" in line for line in lines_of(text, "has joined with"))
+
+
+def lines_of(text: str, said: str) -> list[str]:
+    """Return the lines in which something is said."""
+    return [line for line in text.splitlines() if said in line]
+
+
+def units_of(workdir: Path) -> int:
+    """Return how far a run is by its newest line of metrics."""
+    path = workdir / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
+    whole = [line for line in lines if line.endswith("\n")]
+    return int(json.loads(whole[-1])["units"]) if whole else 0
+
+
+def summary_of(workdir: Path) -> dict[str, object]:
+    """Return a finished run's summary."""
+    return json.loads((workdir / "summary.json").read_text())
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback interface that nobody has at this moment."""
+    with ExitStack() as stack:
+        found = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in found:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in found]

@@ -1,0 +1,133 @@
+"""Three hosts on one machine, each with an address of its own on the loopback interface."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.multiprocess.job import assert_exactly_once
+from tests.multiprocess.several_hosts import SeveralHosts
+from tests.multiprocess.test_commands import command
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def tally_on_hosts(workdir: Path, *more: str, plan: str, units: int, port: int, unit_secs: float) -> SeveralHosts:
+    flags = ["--workers=3", *more, f"--plan={plan}", f"--compute_secs={unit_secs}", f"--set=workload={units}"]
+    flags += ["--set=telemetry.log_secs=0.1"]
+    return SeveralHosts(workdir, "configs/tally.py", *flags, num_hosts=3, port=port)
+
+
+def test_every_mode_works_between_hosts_and_a_killed_agent_gets_its_roles_again(
+    tmp_path: Path,
+) -> None:
+    with tally_on_hosts(tmp_path / "run", plan="asp:60%,bsp:20%,preduce", units=900, port=4721, unit_secs=0.02) as job:
+        job.until_phase("asp")
+        addresses = {e["id"]: e["address"] for e in job.events("role_started") if e["role"] == "worker"}
+        assert [addresses[worker].rpartition(":")[0] for worker in range(3)] == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+        job.kill_agent(1)
+        job.start_agent(1)
+        lost = job.until(lambda: job.events("role_lost"), "the head lost the roles of host 1")
+        assert {(e["role"], e["id"]) for e in lost} == {("worker", 1)}
+        assert "host 1 is lost" in lost[0]["reason"]
+        again = job.until(
+            lambda: [e for e in job.events("role_started") if (e["role"], e["id"]) == ("worker", 1)][1:], "it is back"
+        )
+        assert again[0]["address"].startswith("127.0.0.2:")
+        assert job.wait() == 0, job.output + job.logs()
+        assert job.wait_agents() == {1: 0, 2: 0}
+        assert_exactly_once(job.summary())
+        assert [e["protocol"] for e in job.events("phase_entered") if e["reason"] in ("start", "planned")] == [
+            *("asp", "bsp", "preduce"),
+        ]
+        assert job.tracebacks() == []
+
+
+def test_a_host_that_is_told_to_leave_says_so_and_the_run_is_saved_on_all_of_them(tmp_path: Path) -> None:
+    with tally_on_hosts(tmp_path / "run", plan="asp", units=100_000, port=4722, unit_secs=0.01) as job:
+        job.until_phase("asp")
+        assert job.end_agent(2, signal.SIGTERM) == 75
+        (lost,) = job.until(lambda: job.events("role_lost"), "the head lost the roles of host 2", secs=10)
+        assert (lost["role"], lost["id"]) == ("worker", 2) and "its agent was ended by SIGTERM" in lost["reason"]
+        units = job.units()
+        job.until_units(units + 20)
+        job.send(signal.SIGTERM)
+        assert job.wait() == 75, job.output + job.logs()
+        assert job.wait_agents() == {1: 75, 2: 75}
+        account = job.summary()["units"]
+        assert account["issued"] == account["applied"] + account["dropped"] + account["outstanding"]
+        assert account["applied"] >= units + 20 and account["rolled_back"] == 0
+
+
+def test_sigterm_to_all_processes_of_all_hosts_saves_the_run_and_nothing_is_done_again(tmp_path: Path) -> None:
+    """As `scancel` and an end of all containers do; the servers lie on different hosts."""
+    plan = {"plan": "asp:50%,bsp", "units": 600, "port": 4725}
+    with tally_on_hosts(tmp_path / "run", "--servers=2", **plan, unit_secs=0.05) as job:
+        job.until_phase("asp")
+        job.send_to_all_hosts(signal.SIGTERM)
+        assert job.wait() == 75, job.output + job.logs()
+        assert job.wait_agents() == {1: 75, 2: 75}
+        assert job.summary()["units"]["applied"] > 0
+    with tally_on_hosts(tmp_path / "run", "--servers=2", **plan, unit_secs=0.0) as job:
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        assert job.summary()["units"]["rolled_back"] == 0 and job.events("rollback") == []
+        assert job.events("role_lost") == []
+
+
+def ports_of(pid: int) -> list[int]:
+    """Return the ports at which a process listens."""
+    files = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    tables = [Path(f"/proc/net/{kind}").read_text().splitlines()[1:] for kind in ("tcp", "tcp6")]
+    lines = [line.split() for table in tables for line in table]
+    return [int(line[1].rpartition(":")[2], 16) for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in files]
+
+
+def test_workers_get_a_process_group_when_a_switch_needs_one(tmp_path: Path) -> None:
+    with tally_on_hosts(tmp_path / "run", plan="asp", units=1500, port=4726, unit_secs=0.03) as job:
+        job.until_phase("asp")
+        assert ports_of(job.process.pid) == [4726], "something listens in plain text, and nobody needs it"
+        code, said = command("switch", str(tmp_path / "run"), "bsp")
+        assert code == 0, said
+        job.until_phase("bsp")
+        (renewed,) = job.events("world_renewed")
+        assert renewed["why"] == "the workers have joined no process group"
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        assert job.summary()["units"]["rolled_back"] == 0
+
+
+def test_a_host_with_another_configuration_is_refused_with_both_digests_and_the_others_go_on(tmp_path: Path) -> None:
+    with tally_on_hosts(tmp_path / "run", plan="asp", units=300, port=4723, unit_secs=0.02) as job:
+        job.kill_agent(2)
+        job.start_agent(2, "--seed=9")
+        assert job.wait_agent(2) == 1
+        assert "give every host the same configuration" in job.agent_screen(2)
+        job.start_agent(2)
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+
+
+def test_a_run_begins_with_the_fewest_workers_and_a_host_that_comes_later_joins_it_in_every_mode(
+    tmp_path: Path,
+) -> None:
+    job = tally_on_hosts(
+        tmp_path / "run", "--workers=2..3", plan="asp:60%,bsp:20%,preduce", units=1200, port=4724, unit_secs=0.02
+    )
+    with job:
+        job.kill_agent(2)
+        job.until_phase("asp")
+        assert {e["id"] for e in job.events("role_started") if e["role"] == "worker"} == {0, 1}
+        job.start_agent(2)
+        job.until(lambda: any(e["worker"] == 2 for e in job.events("worker_joined")), "the third worker joined")
+        job.until_phase("bsp")
+        entered = [e for e in job.events("phase_entered") if e["protocol"] == "bsp"]
+        assert sorted(entered[0]["members"]) == [0, 1, 2]
+        (renewed,) = job.events("world_renewed")
+        assert renewed["why"] == "the workers have joined different process groups"
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        assert job.summary()["units"]["rolled_back"] == 0
