@@ -32,8 +32,9 @@ def started(cluster: Cluster, script: Path, *variables: str) -> Iterator[subproc
     """
     slurm = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]"}
     hosts = [str(cluster.folder / "hosts")] if script == SSH else []
+    # A shell that runs the tests in its background has them ignore SIGINT, and so would the script.
     with subprocess.Popen(
-        ["bash", str(script), *hosts, "/certs", *FLAGS],
+        ["env", "--default-signal=INT", "bash", str(script), *hosts, "/certs", *FLAGS],
         env=os.environ | slurm | cluster.environ | dict(each.split("=", 1) for each in variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
