@@ -40,7 +40,7 @@ unit: $(STAMP)
 
 # What needs a package index or other machines, in an environment of its own; and one case of each soak.
 integration: $(INTEGRATION)/.installed
-	$(INTEGRATION)/bin/python -m pytest -m integration tests/integration
+	$(INTEGRATION)/bin/python -m pytest -m integration tests/integration tests/multiprocess
 	$(INTEGRATION)/bin/python -m pytest -m one_of_each_soak --numprocesses=3 --dist=worksteal --timeout=600
 
 $(INTEGRATION)/.installed: pyproject.toml setup.py

@@ -22,6 +22,7 @@ from tests.fuzz.fuzzer import MOST_SECS, Found, Fuzzer, described_at
 from tests.fuzz.job import Job, servicers, without_waits
 from tests.fuzz.link_calls import ANY_CALL, LINK, TCP
 from tests.fuzz.strategies import messages
+from tests.sweeps import swept
 
 MESSAGES, SEED = 15_000, 11
 EXAMPLES = 300
@@ -143,19 +144,20 @@ def refused_too_late(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Primary, "pull", pull_late)
 
 
+PLANTED = [
+    (unchecked_updates, "has changed the accounts", 4),  # the seed finds it within a few thousand messages
+    (refused_too_late, "but has changed the accounts", SEED),
+    (kept_suspects, "its roles keep", SEED),
+    (unchecked_heartbeat, "waits for over", SEED),
+]
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("plant", "told", "seed"),  # the seed finds it within a few thousand messages
-    [
-        (unchecked_updates, "has changed the accounts", 4),
-        (unchecked_heartbeat, "waits for over", SEED),
-        (kept_suspects, "its roles keep", SEED),
-        (refused_too_late, "but has changed the accounts", SEED),
-    ],
-)
+@pytest.mark.parametrize("planted", swept(PLANTED, 2), ids=[plant.__name__ for plant, _, _ in PLANTED])
 def test_the_fuzzer_finds_a_planted_bug(
-    plant: Callable[[pytest.MonkeyPatch], None], told: str, seed: int, monkeypatch: pytest.MonkeyPatch
+    planted: tuple[Callable[[pytest.MonkeyPatch], None], str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    plant, told, seed = planted
     plant(monkeypatch)
     fuzzer = Fuzzer(seed)
     for _ in range(20):

@@ -12,7 +12,7 @@ from tests.multiprocess.job import assert_exactly_once
 from tests.multiprocess.several_hosts import SeveralHosts
 from tests.multiprocess.test_commands import command
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.integration]  # jobs of three hosts each
 
 
 def tally_on_hosts(workdir: Path, *more: str, plan: str, units: int, port: int, unit_secs: float) -> SeveralHosts:
