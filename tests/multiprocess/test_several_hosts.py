@@ -131,3 +131,34 @@ def test_a_run_begins_with_the_fewest_workers_and_a_host_that_comes_later_joins_
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         assert job.summary()["units"]["rolled_back"] == 0
+
+
+@pytest.mark.timeout(480)
+def test_a_host_that_is_lost_while_workers_meet_is_not_waited_for_and_joins_when_it_comes_back(tmp_path: Path) -> None:
+    """No unit is taken twice, and none is lost, though all workers start again three times."""
+    with tally_on_hosts(tmp_path / "run", plan="asp", units=100_000, port=4727, unit_secs=0.02) as job:
+        job.until_phase("asp")
+        job.stop_agent(2)  # so that what the switch orders there is not done
+        code, said = command("switch", str(tmp_path / "run"), "bsp")
+        assert code == 0, said
+        job.until(lambda: job.events("world_renewed"), "the workers were to meet in a group")
+        job.kill_agent(2)
+        job.until_phase("bsp")
+        (entered,) = [e for e in job.events("phase_entered") if e["protocol"] == "bsp"]
+        assert sorted(entered["members"]) == [0, 1]
+        assert "the run goes on without host 2: it is away" in job.screen()
+        job.start_agent(2)
+
+        def members() -> list[int]:
+            return sorted([e for e in job.events("phase_entered") if e["protocol"] == "bsp"][-1]["members"])
+
+        job.until(lambda: members() == [0, 1, 2], "the third worker was back")
+        assert job.events("world_renewed")[-1]["why"] == "the workers have joined different process groups"
+        units = job.units()
+        job.until_units(units + 20)
+        job.send(signal.SIGTERM)
+        assert job.wait() == 75, job.output + job.logs()
+        assert job.wait_agents() == {1: 75, 2: 75}
+        account = job.summary()["units"]
+        assert account["issued"] == account["applied"] + account["dropped"] + account["outstanding"]
+        assert account["rolled_back"] == 0 and job.tracebacks() == []
