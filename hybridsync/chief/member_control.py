@@ -88,10 +88,11 @@ class MemberControl:
         with self._condition:
             return self._state.members.num_awaited()
 
-    def num_expected(self) -> int:
-        """Return how many workers there are to be, but for those that come later."""
+    def awaited(self, workers: Iterable[int]) -> list[int]:
+        """Return which of the workers that were there are not, and are waited for."""
         with self._condition:
-            return self._state.members.num_expected()
+            now = self._state.clock.monotonic()
+            return [worker for worker in workers if self._state.members.is_awaited(worker, now)]
 
     def num_needed(self) -> int:
         """Return with how many workers a phase begins."""

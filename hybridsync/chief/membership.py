@@ -92,6 +92,8 @@ class Membership:
         return tuple(sorted(self._members))
 
 
+VACANT_SECS = 20.0
+"""How long a worker's place may have no process before nobody waits for it: its host is away, and no other has room."""
 SERVER_LEASE_SECS = 15.0
 """A server without a sign of life for so long is lost: its loss costs everybody's work since the last commit."""
 
@@ -131,6 +133,7 @@ class RunMembership:
         self.resting: dict[int, StateVersion | None] = {}
         self.entering: set[int] = set()
         self._late = set(late)
+        self._vacant_since: dict[int, float] = {}
         self._role_states: dict[tuple[str, int], RoleState] = {}
         self._judged = now
 
@@ -150,6 +153,7 @@ class RunMembership:
             self._role_states[hello.role, hello.id] = hello.role_state
         if hello.role == "worker":
             self._late.discard(hello.id)
+            self._vacant_since.pop(hello.id, None)
         return member
 
     def leave(self, role: str, role_id: int) -> Member | None:
@@ -207,6 +211,19 @@ class RunMembership:
         return member.hello.address
 
     # --- places without a process ---
+
+    def worker_started(self, worker: int) -> None:
+        """Take note that a process was started that has not registered yet."""
+        self._vacant_since.pop(worker, None)
+
+    def worker_ended(self, worker: int, now: float) -> None:
+        """Take note that a worker's process has ended; another one may be started in its place."""
+        self._vacant_since.setdefault(worker, now)
+
+    def is_awaited(self, worker: int, now: float) -> bool:
+        """Return whether a worker that was there is waited for, in the middle of a run."""
+        vacant_secs = now - self._vacant_since.get(worker, now)
+        return self.workers.get(worker) is None and worker not in self.quarantined and vacant_secs < VACANT_SECS
 
     def missing_workers(self) -> list[int]:
         """Return the places without a live worker."""

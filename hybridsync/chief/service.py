@@ -256,8 +256,10 @@ class ChiefService:
           UnknownRole, InvalidMessage: it is none of this run.
         """
         self._check(event)
-        if event.reason != STARTED_FIRST:
-            with self._condition:
+        with self._condition:
+            if event.role == "worker":
+                self._state.members.worker_started(event.id)
+            if event.reason != STARTED_FIRST:
                 self._state.reports.restarted.append(event)
 
     def role_lost(self, event: RoleEvent) -> None:
@@ -282,6 +284,8 @@ class ChiefService:
                     # cannot tell whether the unit or the worker is at fault until they have tried.
                     state.leases.doubt(event.id)
                 state.remove_role(event.role, event.id, event.reason)
+            if event.role == "worker" and members.workers.get(event.id) is None:
+                members.worker_ended(event.id, self._clock.monotonic())
             if event.quarantined and event.id not in members.quarantined:
                 members.quarantined[event.id] = event.reason
                 state.reports.unfit.append(event)

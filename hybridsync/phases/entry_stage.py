@@ -113,9 +113,7 @@ class EntryStage:
     def _next_phase(self, segment: Segment, mode: SyncMode, phase_id: PhaseId) -> Phase:
         members, device_choice = tuple(range(self._num_workers)), 0
         if not mode.is_served:
-            members, device_choice = self._process_groups.mesh(
-                self._policy_driver.members(), mode
-            ) or self._renew_process_group(mode)
+            members, device_choice = self._mesh(mode)
         snapshot = self._state.snapshot  # read here: a new process group has another one
         return Phase(
             id=phase_id,
@@ -135,14 +133,17 @@ class EntryStage:
             order=segment.order,
         )
 
-    def _renew_process_group(self, mode: SyncMode) -> Mesh:
-        """Have every worker start again in a new process group, and return a mesh of it."""
-        state, num_workers = self._state, len(self._control.members.live_workers())
-        state.snapshot, state.source = self._process_groups.renew(state.snapshot, state.source)
-        self._upkeep.take_fenced()
-        self._arrivals.await_again(num_workers)
-        mesh = self._process_groups.mesh(self._policy_driver.members(), mode)
-        assert mesh is not None, "a new process group has meshes"
+    def _mesh(self, mode: SyncMode) -> Mesh:
+        """Return a mesh of the workers that are there; where there is none, all start again in a new process group.
+
+        They do so once more where one has come meanwhile that has no place in it: its host was away just before.
+        """
+        state = self._state
+        while (mesh := self._process_groups.mesh(self._policy_driver.members(), mode)) is None:
+            workers = self._control.members.live_workers()
+            state.snapshot, state.source = self._process_groups.renew(state.snapshot, state.source)
+            self._upkeep.take_fenced()
+            self._arrivals.await_again(workers)
         return mesh
 
     def _report_switch(self, before: Phase, phase: Phase) -> None:

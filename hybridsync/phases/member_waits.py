@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from hybridsync.chief.run_control import RunControl
 from hybridsync.config import RunConfig
@@ -45,15 +45,17 @@ class MemberWaits:
           PhaseBroken: the phase under way lost somebody.
           WaitTimeout: a role did not come.
         """
-        self._await(self._control.members.num_awaited, self._config.servers)
+        members = self._control.members
+        self._await(lambda: len(members.live_workers()) >= members.num_awaited(), self._config.servers)
 
-    def await_again(self, num_workers: int) -> None:
-        """Wait until so many workers are back that were started again, or as many as are left of them.
+    def await_again(self, workers: Collection[int]) -> None:
+        """Wait until the workers are back that were started again, but for those whose hosts stay away.
 
         Raises:
           Preempted, PhaseBroken, WaitTimeout: see `await_all`.
         """
-        self._await(lambda: min(num_workers, self._control.members.num_expected()), self._config.servers)
+        members = self._control.members
+        self._await(lambda: self._are_enough() and not members.awaited(workers), self._config.servers)
 
     def await_needed(self, mode: SyncMode) -> None:
         """Wait until a phase can begin: with the fewest workers that it needs, and every server where it is served.
@@ -61,7 +63,7 @@ class MemberWaits:
         Raises:
           Preempted, PhaseBroken, WaitTimeout: see `await_all`.
         """
-        self._await(self._control.members.num_needed, self._config.servers if mode.is_served else 0)
+        self._await(self._are_enough, self._config.servers if mode.is_served else 0)
 
     def await_registrations(self, present: Iterable[Process]) -> None:
         """Wait until every role has been heard of, or none has come for SETTLE_SECS; give up who has not.
@@ -86,11 +88,15 @@ class MemberWaits:
                     RoleEvent(role, role_id, pid, reason, self._clock.wall(), restart_count=restart_count)
                 )
 
-    def _await(self, num_workers: Callable[[], int], num_servers: int) -> None:
+    def _are_enough(self) -> bool:
+        members = self._control.members
+        return len(members.live_workers()) >= members.num_needed()
+
+    def _await(self, workers_here: Callable[[], bool], num_servers: int) -> None:
         members = self._control.members
 
         def here() -> bool:
-            return len(members.live_workers()) >= num_workers() and members.num_live_servers() >= num_servers
+            return workers_here() and members.num_live_servers() >= num_servers
 
         now = self._clock.monotonic()
         deadline, say_at = now + START_DEADLINE_SECS, now + SAY_SECS

@@ -1,26 +1,32 @@
-"""Decides when a run on several hosts begins, and with which of them."""
+"""Decides for how long workers wait for a host: until a run begins, and in the middle of it."""
 
 from __future__ import annotations
 
 import enum
 
 from hybridsync.cluster.role_assignment import RoleAssignment
+from hybridsync.runtime.host_messages import Key
 from hybridsync.runtime.placement import Placement
+from hybridsync.runtime.process_group_service import ProcessGroupService
 from hybridsync.runtime.supervisor_spec import SupervisorSpec
 
 
 class Step(enum.Enum):
-    """What is to be done before the first step of the training."""
+    """What is to be done about the hosts that are missing."""
 
     WAIT, BEGIN, GO_ON_WITHOUT, FAIL = range(4)
 
 
 class Beginning:
-    """Waits for the hosts of a run until its workers have met once.
+    """Waits for the hosts of a run while its workers have not met in their process group.
 
     A run begins when every host is there; with `min_workers`, some seconds after it has as many. Where a host is
     missing for `attach_secs`, others with free slots take its roles; or the run begins without its workers, if it has
     as many as it needs; or it ends. One host begins at once.
+
+    Once its workers have met, the run is under way. Where they are to meet in another group then, and a host is away,
+    they wait for `patience_secs` and go on in a group without it. With fewer than `min_workers` they wait for
+    `attach_secs`, and the run ends.
 
     Args:
       spec: of the run.
@@ -37,7 +43,8 @@ class Beginning:
         self.absent = {*range(1, spec.num_hosts)}
         self.has_begun = False
         self._said = ""
-        self._joined_at, self._deadline = 0.0, now + spec.attach_secs
+        self._joined_at = self._lost_at = self._renewed_at = 0.0
+        self._deadline = now + spec.attach_secs
 
     def host_joined(self, host: int, now: float) -> None:
         """Take note that a host is there."""
@@ -46,18 +53,24 @@ class Beginning:
 
     def host_lost(self, now: float) -> None:
         """Take note that a host is gone: the others wait for it anew."""
-        self._deadline = now + self._spec.attach_secs
+        self._lost_at, self._deadline = now, now + self._spec.attach_secs
 
-    def step(self, now: float, slots: tuple[int, ...], group: tuple[int, ...], placement: Placement) -> Step:
-        """Return what to do now; asked while the workers have not met.
+    def group_renewed(self, now: float) -> None:
+        """Take note that the workers are to meet in another group, and wait there anew."""
+        self._renewed_at = now
+
+    def step(self, now: float, slots: tuple[int, ...], group: ProcessGroupService, placement: Placement) -> Step:
+        """Return what to do now.
 
         Args:
           now: monotonic seconds.
           slots: the workers that are to run.
-          group: those that have a place in what they join.
+          group: that they join.
           placement: of the roles.
         """
-        present, fewest = len(placement.present(slots)), self._spec.min_workers
+        if group.was_complete:
+            return self._step_under_way(now, slots, group, placement)
+        present, fewest = len(placement.present(slots)), min(self._spec.min_workers, len(slots))
         is_settled = now >= self._joined_at + self._spec.settle_secs
         if not self.has_begun and (not self.absent or (is_settled and 0 < fewest <= present)):
             return self._go(Step.BEGIN, "")
@@ -68,26 +81,48 @@ class Beginning:
         self._deadline = now + self._spec.attach_secs
         missing = placement.missing(slots)
         if len(placement.present(slots)) < (fewest or len(slots)) or any(role != "worker" for role, _ in missing):
-            lacking = sorted({self._assignment.home(*key) for key in missing})
-            self._said = (
-                f"error: host {', '.join(map(str, lacking))} has not attached to the head at {self._spec.head} within "
-                f"{self._spec.attach_secs:g} s; start `hybridsync host --index={lacking[0]}` there, take fewer "
-                "--hosts, or begin with fewer workers: --workers=FEWEST..MOST"
-            )
-            return Step.FAIL
+            return self._fail(missing)
         begins = f"the run begins without host {hosts}: " if hosts else ""
         said = begins and begins + ("the others have workers enough" if missing else "others have slots for all")
         if not self.has_begun:
             return self._go(Step.BEGIN, said)
-        if any(slot in group for _, slot in missing):  # the others wait there for workers that do not come
+        if any(slot in group.slots for _, slot in missing):  # the others wait there for workers that do not come
             return self._go(Step.GO_ON_WITHOUT, said)
         self._said = said
         return Step.WAIT
+
+    def _step_under_way(
+        self, now: float, slots: tuple[int, ...], group: ProcessGroupService, placement: Placement
+    ) -> Step:
+        """Return what to do now that the workers have met before, in this group or a former one."""
+        if now >= self._deadline:
+            self.absent.clear()  # their roles go to others from now on
+        missing = [key for key in placement.missing(slots) if key[0] == "worker" and key[1] in group.slots]
+        if group.is_complete or not missing:
+            return Step.WAIT
+        if len(placement.present(slots)) < max(1, min(self._spec.min_workers, len(slots))):
+            until = max(self._deadline, self._renewed_at + self._spec.attach_secs)
+            return self._fail(missing) if now >= until else Step.WAIT
+        if now < self._lost_at + self._spec.patience_secs:
+            return Step.WAIT
+        return self._go(Step.GO_ON_WITHOUT, f"the run goes on without host {self._homes(missing)}: it is away")
 
     def take_said(self) -> str:
         """Return what the user is told of the last step that was no wait, once."""
         said, self._said = self._said, ""
         return said
+
+    def _fail(self, missing: list[Key]) -> Step:
+        hosts = self._homes(missing)
+        self._said = (
+            f"error: host {hosts} has not attached to the head at {self._spec.head} within "
+            f"{self._spec.attach_secs:g} s; start `hybridsync host --index={hosts.partition(',')[0]}` there, take "
+            "fewer --hosts, or begin with fewer workers: --workers=FEWEST..MOST"
+        )
+        return Step.FAIL
+
+    def _homes(self, keys: list[Key]) -> str:
+        return ", ".join(map(str, sorted({self._assignment.home(*key) for key in keys})))
 
     def _go(self, step: Step, said: str) -> Step:
         self.has_begun, self._said = True, said

@@ -28,6 +28,7 @@ class ProcessGroupService:
       address: where the workers join the present group; "" before there is one.
       slots: numbers of the workers that have a place in it, ascending.
       is_complete: whether every slot has joined it once, or, with shared memory or none served, whether one has.
+      was_complete: whether this group is complete, or a former one was.
       is_needed: as given; whoever sets it has another group served then.
     """
 
@@ -40,7 +41,7 @@ class ProcessGroupService:
         self._alone: dict[int, Service] = {}
         self.address = ""
         self.slots: tuple[int, ...] = ()
-        self.is_complete, self.is_needed = False, is_needed
+        self.is_complete, self.was_complete, self.is_needed = False, False, is_needed
 
     def serve(self, slots: tuple[int, ...]) -> None:
         """Serve a new group; the former one is stopped later.
@@ -77,6 +78,7 @@ class ProcessGroupService:
     def joined(self, address: str) -> None:
         """Take note that a worker has joined the group at an address, and with it every worker."""
         self.is_complete = self.is_complete or address == self.address != ""
+        self.was_complete = self.was_complete or self.is_complete
 
     def stop_former(self) -> None:
         """Stop former groups that have lingered for long enough."""

@@ -153,7 +153,7 @@ class Supervisor:
             try:
                 if sessions is not None and self._serve_head is not None:
                     head = self._serve_head(sessions)
-                self._begin_if_ready(SYSTEM_CLOCK.monotonic())  # one host does, while the fork server imports
+                self._begin_or_go_on(SYSTEM_CLOCK.monotonic())  # one host does, while the fork server imports
                 self._outbox.started(RoleEvent("supervisor", 0, os.getpid(), STARTED_FIRST, SYSTEM_CLOCK.wall()))
                 for role, count in (("chief", 1), ("server", spec.num_servers), ("worker", spec.num_workers)):
                     for role_id in range(count):
@@ -190,8 +190,8 @@ class Supervisor:
                 self._preempt(now)
             if self._exit_code is None and not self._chief_address and now >= start_deadline:
                 self._fail(f"the chief does not serve after {self._spec.start_secs:g} s", "chief-0")
-            if self._exit_code is None and not self._group.is_complete:
-                self._begin_if_ready(now)
+            if self._exit_code is None:
+                self._begin_or_go_on(now)
             if self._exit_code is None:
                 rotate_if_due(self._spec.keys, self._hosts, self._roles, self._placement, self._say)
                 if self._chief_serves:
@@ -200,18 +200,15 @@ class Supervisor:
                 self._group.stop_former()
         return self._exit_code
 
-    def _begin_if_ready(self, now: float) -> None:
-        """Begin with the hosts that are there, once they are enough; workers may start from then on."""
-        step = self._beginning.step(now, self._slots, self._group.slots, self._placement)
+    def _begin_or_go_on(self, now: float) -> None:
+        """Have workers meet whose hosts are there, once they are enough, or have waited for the others long enough."""
+        step = self._beginning.step(now, self._slots, self._group, self._placement)
         if step is Step.FAIL:
             self._exit_code = EXIT_FAILED
-        elif step is Step.BEGIN:
-            self._group.serve(self._placement.present(self._slots))
-        elif step is Step.GO_ON_WITHOUT:
+        elif step is not Step.WAIT:
             self._renew_process_group()
         if said := self._beginning.take_said():
             self._say(said)
-        self._place()
 
     def _start_again(self, role: str, role_id: int, reason: str) -> None:
         self._restart_counts[role, role_id] += 1
@@ -303,6 +300,7 @@ class Supervisor:
 
     def _renew_process_group(self) -> None:
         """Serve a new process group and end every worker: its successor joins that one."""
+        self._beginning.group_renewed(SYSTEM_CLOCK.monotonic())
         self._group.serve(self._placement.present(self._slots))
         for role in self._roles.values():
             if role.role == "worker":

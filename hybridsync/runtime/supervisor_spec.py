@@ -40,7 +40,8 @@ class SupervisorSpec:
       config_digest: of the configuration, which all of them must have.
       slots: how many workers this host may have; 0 for its share.
       lease_secs: how long an agent may be silent before its host counts as lost.
-      patience_secs: how long a role waits for its host, before it starts on another one.
+      patience_secs: how long a role waits for its host, before it starts on another one; and in the middle of a run,
+        how long workers that are to meet wait for a host that is away.
       attach_secs: how long the first step waits for a host, before its roles start on others, the run begins with
         `min_workers` of its workers, or it ends.
       settle_secs: how long the run waits for further hosts, when it could begin with fewer.

@@ -76,6 +76,10 @@ class SeveralHosts(Job):
         self._agents[index].kill()
         self._agents[index].wait(timeout=END_SECS)
 
+    def stop_agent(self, index: int) -> None:
+        """Have the agent of a host stand still; what it has started goes on."""
+        self._agents[index].send_signal(signal.SIGSTOP)
+
     def end_agent(self, index: int, number: int) -> int:
         """Send a signal to the agent of a host; returns its exit code."""
         self._agents[index].send_signal(number)

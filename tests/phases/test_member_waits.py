@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.membership import VACANT_SECS
 from hybridsync.config import RunConfig
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import Preempted, WaitTimeout
+from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.phases import member_waits
 from hybridsync.phases.member_waits import MemberWaits
 from hybridsync.protocols.modes import LOCKSTEP, SERVER
 from tests.chief.chiefs import WatchedChief
 from tests.roles import hello
+from tests.telemetry.clocks import ManualClock
 
 CONFIG = RunConfig(workload=10, unit_size=1, workers=2, servers=1)
 
@@ -70,3 +75,80 @@ def test_a_restarted_chief_waits_until_nobody_new_comes_and_gives_up_who_was_the
     assert [(event.role, event.id, event.pid) for event in evicted] == [("worker", 1, 101), ("server", 0, 99)]
     assert evicted[0].reason == "no sign of life for 0.1 s since the chief was restarted"
     assert chief.control.take_reports().lost == evicted
+
+
+@pytest.fixture
+def quick_ticks(monkeypatch):
+    monkeypatch.setattr(member_waits, "TICK_SECS", 0.0)
+
+
+class Renewal:
+    """Three workers and a server that start again in a new process group, in virtual time.
+
+    Attributes:
+      at: what happens when, in seconds since the wait began.
+    """
+
+    def __init__(self, min_workers: int = 0) -> None:
+        self.clock = ManualClock()
+        self.chief = WatchedChief(Ledger(10), 3, clock=self.clock, min_workers=min_workers)
+        self.chief.service.register(hello(0, role="server"))
+        self.at: dict[float, Callable[[], object]] = {}
+
+    def start(self, worker: int) -> None:
+        self.chief.service.role_started(RoleEvent("worker", worker, 200 + worker, "restart", 0.0, restart_count=1))
+
+    def lose(self, worker: int, pid: int = 100) -> None:
+        lost = RoleEvent("worker", worker, pid + worker, "host is lost", 0.0, restart_count=pid > 100)
+        self.chief.service.role_lost(lost)
+
+    def register(self, worker: int) -> None:
+        self.chief.service.register(hello(worker, pid=200 + worker, restart_count=1))
+
+    def wait(self, workers: tuple[int, ...] = (0, 1, 2)) -> float:
+        """Wait for the workers; returns for how long."""
+        config = RunConfig(workload=10, unit_size=1, workers=3, servers=1)
+        began = self.clock.monotonic()
+
+        def tick() -> None:
+            self.clock.advance(0.5)
+            for at in [at for at in self.at if began + at <= self.clock.monotonic()]:
+                self.at.pop(at)()
+
+        MemberWaits(self.chief.control, config, self.clock, tick, lambda text: None).await_again(workers)
+        return self.clock.monotonic() - began
+
+
+@pytest.mark.usefixtures("quick_ticks")
+def test_workers_that_start_again_are_waited_for_as_long_as_their_processes_live():
+    renewal = Renewal()
+    for worker in range(3):
+        renewal.lose(worker)
+        renewal.start(worker)
+    renewal.at = {5.0: lambda: renewal.register(0), 6.0: lambda: renewal.register(1), 90.0: lambda: renewal.register(2)}
+    assert renewal.wait() == 90.0
+
+
+@pytest.mark.usefixtures("quick_ticks")
+def test_a_worker_whose_host_is_lost_meanwhile_is_not_waited_for_when_its_place_stays_empty():
+    renewal = Renewal()
+    for worker in range(3):
+        renewal.lose(worker)
+        renewal.start(worker)
+    renewal.at = {10.0: lambda: renewal.lose(2, 200), 12.0: lambda: (renewal.register(0), renewal.register(1))}
+    assert renewal.wait() == 10.0 + VACANT_SECS
+
+
+@pytest.mark.usefixtures("quick_ticks")
+def test_a_worker_that_was_away_before_does_not_stand_for_one_that_comes_back():
+    renewal = Renewal()
+    renewal.at = {1.0: lambda: renewal.register(2), 2.0: lambda: renewal.register(0), 7.0: lambda: renewal.register(1)}
+    assert renewal.wait((0, 1)) == 7.0
+
+
+@pytest.mark.usefixtures("quick_ticks")
+def test_as_many_workers_as_the_run_needs_are_waited_for_wherever_their_hosts_are():
+    renewal = Renewal(min_workers=3)
+    renewal.lose(2)
+    renewal.at = {1.0: lambda: renewal.register(0), 2.0: lambda: renewal.register(1), 50.0: lambda: renewal.register(2)}
+    assert renewal.wait() == 50.0

@@ -32,6 +32,7 @@ class Run:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            bufsize=0,  # so that a line of stderr which has arrived is seen where one is waited for
             cwd=ROOT,
             env=environment,
         )

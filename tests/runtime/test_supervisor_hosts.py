@@ -111,6 +111,16 @@ def test_the_run_begins_without_a_host_for_whose_roles_others_have_slots(begin: 
     assert run.stderr_line() == "the run begins without host 1: others have slots for all\n"
 
 
+def test_a_run_that_began_with_the_fewest_workers_gives_the_server_of_a_host_that_never_comes_to_another(
+    begin: Begin,
+) -> None:
+    some = {"num_servers": 2, "min_workers": 1, "settle_secs": 0.1, "patience_secs": 0.1, "attach_secs": 1.0}
+    run = begin({}, **TWO_HOSTS, **some)
+    heard(run, call="role_started", role="worker", id=0)
+    back = heard(run, call="role_started", role="server", id=1)
+    assert back["pid"] in run.children(), "the head has started it"
+
+
 def test_a_run_whose_host_never_comes_ends_with_its_number(begin: Begin) -> None:
     run = begin({"worker 0": {"apart": True}}, **TWO_HOSTS, head="10.0.0.1:4711", attach_secs=1.0)
     code, said = run.end()
@@ -143,6 +153,28 @@ def test_a_worker_that_is_being_started_while_the_process_group_is_renewed_joins
     run.agent(1, kind="Ended", role="worker", role_id=1, pid=PID, code=-9, lived_secs=1.0, unit=-1, knew_chief=True)
     third = ordered(run)["spec"]
     assert (third["coordinator"], third["restart_count"]) == (second["coordinator"], 2)
+
+
+def test_a_host_that_is_lost_while_workers_meet_anew_is_not_waited_for_and_joins_later(begin: Begin) -> None:
+    run = begin({"chief 0": {"renew": True}, "worker 0 restart 1": {"apart": True}}, **TWO_HOSTS, patience_secs=0.5)
+    chief = heard(run, call="role_started", role="chief")["pid"]
+    run.agent(1, attach=1)
+    met = start_as_ordered(run)["spec"]["coordinator"]
+    until_started(run, PID)
+    told = {"role": "worker", "role_id": 1, "pid": PID}
+    run.agent(1, kind="Reported", fields={"joined": met}, **told)
+    run.agent(1, kind="Ended", code=-9, lived_secs=1.0, unit=-1, knew_chief=True, **told)
+    heard(run, call="role_lost", id=1)  # so that the supervisor has heard that they have met
+    assert ordered(run)["spec"]["slots"] == [0, 1]
+    os.kill(chief, signal.SIGHUP)
+    assert ordered(run)["spec"]["slots"] == [0, 1], "host 1 has a place in the new group"
+    run.agent(1, kind="Leaving", reason="its agent was ended by SIGTERM")
+    assert run.wait_spec(role="worker", role_id=0, restart_count=2)["slots"] == [0]
+    run.agent(1, attach=1)
+    assert ordered(run)["spec"]["slots"] == [1], "a late worker has a group of its own"
+    end(run)
+    code, said = run.end()
+    assert code == 0 and "the run goes on without host 1: it is away\n" in said
 
 
 def test_a_second_sigterm_ends_all_hosts_at_once(begin: Begin) -> None:
