@@ -6,6 +6,7 @@ from hybridsync.chief.run_state import RunState
 from hybridsync.core.errors import HybridSyncError, NotRunning
 from hybridsync.interfaces.commands import (
     Figure,
+    HostUnits,
     MemberStatus,
     StatusReply,
     StopReply,
@@ -34,7 +35,7 @@ class CommandService:
         with self._condition:
             state = self._state
             phase, counts, pending = state.leases.phase, state.ledger.counts(), state.orders.pending
-            members = self._members(phase, newest)
+            members, hosts = self._members(phase, newest), newest.units_of(counts.applied)
             return StatusReply(
                 exit="",
                 phase=phase.id.number if phase is not None else newest.phase,
@@ -48,6 +49,7 @@ class CommandService:
                 restarts=sum(newest.restarts.values()),
                 **told_of(newest, seconds),
                 members=members,
+                hosts=tuple(HostUnits(*pair, units) for pair, units in hosts.items()),
             )
 
     def switch(self, request: SwitchRequest) -> SwitchReply:
@@ -121,6 +123,7 @@ class CommandService:
                 role == "worker" and role_id in slow,
                 newest.sent_bytes.get(role_id, 0) if role == "worker" else 0,
                 newest.received_bytes.get(role_id, 0) if role == "worker" else 0,
+                newest.host_of(role, role_id),
             )
 
         places = [

@@ -16,6 +16,7 @@ from hybridsync.core.units import Range, UnitSet, UnitStream
 from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
 from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.modes import LOCKSTEP, MESH, SyncMode
+from hybridsync.telemetry.host_units import shares_of
 
 
 class Leases:
@@ -134,6 +135,19 @@ class Leases:
         self.ledger.record_applied(stream.ranges(self._completed, completed))
         self._completed = completed
         return True
+
+    def take_credits(self) -> dict[int, int]:
+        """Return and forget how many units were applied of those that each worker had, since the last call.
+
+        Under lock-step a step's units are its members' by their shares.
+        """
+        credits = self.ledger.take_credits()
+        mesh = credits.pop(MESH, 0)
+        found = {int(key.removeprefix("worker ")): count for key, count in credits.items()}
+        if mesh and self.phase is not None:
+            shares = dict(zip(self.phase.members, self.phase.assignment.shares, strict=True))
+            found |= shares_of(mesh, shares)
+        return found
 
     def release_worker(self, worker: int) -> None:
         """Take back what an asynchronous worker had: others get it."""

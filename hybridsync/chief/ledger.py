@@ -69,6 +69,7 @@ class Ledger:
         self._dropped = UnitSet(dropped)
         self._quarantined = UnitSet()
         self._leased = UnitMap()
+        self._credits: dict[str, int] = {}
         whole = UnitSet([(0, issued)]) if issued else UnitSet()
         self._waiting = whole.difference(self._applied).difference(self._dropped)
         self.check()
@@ -140,6 +141,7 @@ class Ledger:
     def record_applied(self, ranges: Iterable[Range]) -> None:
         """Note units as applied; units already noted, or dropped, are ignored."""
         ranges = [*ranges]
+        self._credit(ranges)  # first: what follows forgets who had them
         if self._waiting or any(stop > self._issued for _, stop in ranges):
             for start, stop in ranges:
                 self._settle(start, stop)
@@ -153,6 +155,16 @@ class Ledger:
             self._quarantined = self._quarantined.difference(known)
             self._dropped = self._dropped.difference(known)
         self._applied.update(units.difference(self._dropped))
+
+    def _credit(self, ranges: Iterable[Range]) -> None:
+        for start, stop in ranges:
+            for holder, count in self._leased.owners(start, stop).items():
+                self._credits[holder] = self._credits.get(holder, 0) + count
+
+    def take_credits(self) -> dict[str, int]:
+        """Return and forget how many units of each holder were applied while it had them leased."""
+        taken, self._credits = self._credits, {}
+        return taken
 
     def record_dropped(self, unit: int) -> bool:
         """Note a unit as finally dropped; returns whether that is news.
@@ -193,6 +205,7 @@ class Ledger:
         """
         held, gone = UnitSet(applied), UnitSet(self.all_dropped(applied, dropped))
         lost = len(self._applied.difference(held).difference(gone))
+        self._credit(held.difference(self._applied).ranges())
         self._issued = max([self._issued, *(stop for _, stop in (*held.ranges(), *gone.ranges()))])
         self._applied, self._dropped, self._leased = held, gone, UnitMap()
         whole = UnitSet([(0, self._issued)]) if self._issued else UnitSet()

@@ -134,6 +134,7 @@ class RunMembership:
         self.entering: set[int] = set()
         self._late = set(late)
         self._vacant_since: dict[int, float] = {}
+        self._worker_hosts: dict[int, str] = {}
         self._role_states: dict[tuple[str, int], RoleState] = {}
         self._judged = now
 
@@ -154,7 +155,12 @@ class RunMembership:
         if hello.role == "worker":
             self._late.discard(hello.id)
             self._vacant_since.pop(hello.id, None)
+            self._worker_hosts[hello.id] = hello.host
         return member
+
+    def host_of(self, worker: int) -> str:
+        """Return the host where a worker runs, or ran last; "" of one that has never been here."""
+        return self._worker_hosts.get(worker, "")
 
     def leave(self, role: str, role_id: int) -> Member | None:
         """Remove a process, with what it held; its incarnation is refused from now on."""

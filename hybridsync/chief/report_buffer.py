@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from hybridsync.chief.poison_units import Quarantined
 from hybridsync.interfaces.messages import Hello, RoleEvent
 from hybridsync.interfaces.reports import Report, Span
 from hybridsync.policies.straggler_detector import Decision
+from hybridsync.telemetry.host_units import HostWorker
 
 
 @dataclass
@@ -21,6 +23,7 @@ class ReportBuffer:
       compute_secs: worker -> seconds.
       wait_secs: worker -> seconds that it waited for others or for a transfer.
       sent_bytes, received_bytes: worker -> bytes of gradients and states.
+      applied_by: (host, worker) -> units that were applied while that worker had them there.
       spans: (role, id, spans, seconds that its clock lacks to the chief's).
       joined: first words of new processes.
       restarted: processes that were started in the place of others.
@@ -39,6 +42,7 @@ class ReportBuffer:
     wait_secs: dict[int, float] = field(default_factory=dict)
     sent_bytes: dict[int, int] = field(default_factory=dict)
     received_bytes: dict[int, int] = field(default_factory=dict)
+    applied_by: Counter[HostWorker] = field(default_factory=Counter)
     spans: list[tuple[str, int, tuple[Span, ...], float]] = field(default_factory=list)
     joined: list[Hello] = field(default_factory=list)
     restarted: list[RoleEvent] = field(default_factory=list)

@@ -317,6 +317,7 @@ class RunControl:
     def take_reports(self) -> ReportBuffer:
         """Return and forget what was reported since the last call."""
         with self._condition:
+            self._state.credit_hosts()
             taken, self._state.reports = self._state.reports, ReportBuffer()
             return taken
 

@@ -110,6 +110,7 @@ class RunState:
         self.restarted = False
         if phase is None:
             return
+        self.credit_hosts()
         self.leases.begin(phase)
         self.phase_members.announced = True
         self.detector.begin(self.members.workers.ids())
@@ -131,6 +132,7 @@ class RunState:
     def begin(self, phase: Phase, left_out: frozenset[int]) -> None:
         """Make `phase` the active one; it breaks at once if it has lost somebody that it needs."""
         gone = [worker for worker in phase.members if self.members.workers.get(worker) is None]
+        self.credit_hosts()
         self.leases.begin(phase)
         self.phase_members = PhaseMembership(announced=True, left_out=left_out)
         self.grouping = GroupRounds.of(phase)
@@ -201,6 +203,11 @@ class RunState:
         held = phase.protocol.num_answered_early(len(phase.members)) if phase and news else 0
         if diverged := self.divergence.record(applied, news, held):
             self.waits.fail(diverged)
+
+    def credit_hosts(self) -> None:
+        """Note where units were applied so far: before a phase ends, which has the shares, or a worker moves."""
+        for worker, count in self.leases.take_credits().items():
+            self.reports.applied_by[self.members.host_of(worker), worker] += count
 
     def record_snapshot(self, snapshot: Snapshot) -> None:
         """Note what became of units, as the holder of the phase's state says it."""

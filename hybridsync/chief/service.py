@@ -75,6 +75,7 @@ class ChiefService:
             if known is not None and known.hello.restart_count < hello.restart_count:
                 # Before it joins: what is lost is the older process, not the one that registers.
                 state.remove_role(hello.role, hello.id, "replaced by a newer process")
+            state.credit_hosts()  # before it joins: it may come from another host
             member = members.join(hello, self._clock.monotonic())
             if hello.role_state is not None:
                 if hello.role == "worker" and not state.restarted:  # too late for the phase's adoption

@@ -118,6 +118,7 @@ class MemberStatus:
       pid: of the process; 0 for a thread, or where there is none.
       is_slow: whether it is held to be a straggler.
       sent_bytes, received_bytes: of gradients and states, by a worker of this run so far.
+      host: where a worker runs, or ran last in this session; "" for a run on one host.
     """
 
     role: str
@@ -129,6 +130,16 @@ class MemberStatus:
     is_slow: bool = False
     sent_bytes: int = 0
     received_bytes: int = 0
+    host: str = ""
+
+
+@dataclass(frozen=True)
+class HostUnits:
+    """Units of the run that were applied while `worker` had them on `host`."""
+
+    host: str
+    worker: int
+    units: int
 
 
 @dataclass(frozen=True)
@@ -154,6 +165,7 @@ class StatusReply:
       figures: newest ones: units_per_sec, loss, learning_rate, staleness_mean, staleness_p95, staleness_max.
       evaluations: the newest, the last one last.
       members: servers, then workers.
+      hosts: by host and worker; together the applied units. Empty for a run on one host.
     """
 
     exit: str
@@ -179,6 +191,7 @@ class StatusReply:
     figures: tuple[Figure, ...]
     evaluations: tuple[Evaluation, ...]
     members: tuple[MemberStatus, ...]
+    hosts: tuple[HostUnits, ...] = ()
 
     def figure(self, name: str) -> float | None:
         """Return a figure by its name; None where it was not measured."""

@@ -23,6 +23,7 @@ from hybridsync.interfaces.reports import Span
 from hybridsync.phases.checkpointing import Commit
 from hybridsync.policies.straggler_detector import Decision
 from hybridsync.telemetry.events import read_events
+from hybridsync.telemetry.host_units import HostWorker, nested
 from hybridsync.telemetry.metrics import Metrics, Staleness
 from hybridsync.telemetry.process_registry import Roster
 from hybridsync.telemetry.recorder import Recorder
@@ -73,6 +74,7 @@ class Reporter:
         self._wait_secs: Counter[int] = Counter()
         self._sent_bytes: Counter[int] = Counter()
         self._received_bytes: Counter[int] = Counter()
+        self._applied_by: Counter[HostWorker] = Counter()
         self._phase: Phase | None = None
         self._over = False
         self._roster = Roster(read_events(run.workdir) if run.workdir else [])
@@ -304,6 +306,7 @@ class Reporter:
         self._wait_secs.update(reports.wait_secs)
         self._sent_bytes.update(reports.sent_bytes)
         self._received_bytes.update(reports.received_bytes)
+        self._applied_by.update(reports.applied_by)
         self._settle_switches()
         now = self._clock.monotonic()
         units = self._chief.num_applied
@@ -333,10 +336,12 @@ class Reporter:
             wait_secs=dict(self._wait_secs),
             sent_bytes=dict(self._sent_bytes),
             received_bytes=dict(self._received_bytes),
+            applied_by=nested(self._applied_by),
         )
         self._interval.clear()
-        for sums in (self._compute_secs, self._wait_secs, self._sent_bytes, self._received_bytes):
-            sums.clear()
+        sums = (self._compute_secs, self._wait_secs, self._sent_bytes, self._received_bytes, self._applied_by)
+        for each in sums:
+            each.clear()
         self._recorder.metrics.write(metrics)
         self._recorder.progress.update(metrics, sorted(self._stragglers))
         self._recorder.board.metrics(metrics)
@@ -375,7 +380,8 @@ class Reporter:
             self._recorder.fence()
         self._hooks = [] if how == "failed" else self._hooks
         self.tick()
-        if self._phase is not None and (self._chief.num_applied > self._last[1] or self._loss[1]):
+        news = self._chief.num_applied > self._last[1] or self._loss[1] or self._applied_by
+        if self._phase is not None and news:
             self._write_metrics(self._clock.monotonic(), self._chief.num_applied)
         counts = self._chief.counts()
         summary = Summary(
@@ -388,6 +394,7 @@ class Reporter:
             final=self._final,
             staleness=self._whole.summary(),
             error=error,
+            units_by_host=self._recorder.figures.read().hosts_of(counts.applied),
             quarantined_workers={str(worker): why for worker, why in sorted(self._chief.members.quarantined.items())},
         )
         self.event("run_finished", exit=how, units=counts.applied, error=error)

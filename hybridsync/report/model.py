@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybridsync.interfaces.reports import BESIDE
+from hybridsync.report.hosts import HostRow, hosts
 from hybridsync.report.incidents import Incident, incidents
 from hybridsync.report.scales import Point
 
@@ -120,6 +121,7 @@ class RunModel:
         incidents: marks and rows.
         stalls: of every phase that followed another.
         evaluations: in order.
+        hosts: of a run on several hosts.
         busy: worker to seconds of each kind of span, of those that the timeline kept.
     """
 
@@ -133,6 +135,7 @@ class RunModel:
     incidents: tuple[Incident, ...]
     stalls: tuple[Stall, ...]
     evaluations: tuple[Evaluation, ...]
+    hosts: tuple[HostRow, ...]
     busy: Mapping[str, Mapping[str, float]]
 
     @property
@@ -173,8 +176,16 @@ def model(record: Record) -> RunModel:
             for event in events
             if event["kind"] == "evaluation"
         ),
+        hosts=hosts(events, record.metrics, _applied(record, how), secs),
         busy=_busy(record.trace),
     )
+
+
+def _applied(record: Record, how: str) -> int:
+    """Return the units applied: the summary's, where it is of the last session, else the newest line's."""
+    if record.summary is not None and how != "unfinished":
+        return record.summary["units"].get("applied", 0)
+    return record.metrics[-1]["units"] if record.metrics else 0
 
 
 def _ended(record: Record) -> tuple[str, str | None]:

@@ -35,6 +35,11 @@ def page(records: Sequence[Record]) -> str:
         ),
         section("Every phase", tables.phases(runs) if any(run.phases for run in runs) else ""),
         section(
+            "What each host contributed",
+            tables.hosts(runs),
+            "Units that were applied while a worker on that host had them; time in which one was there.",
+        ),
+        section(
             "Every unit accounted for",
             tables.account(runs),
             "Issued = applied + dropped + outstanding. Units that were rolled back were applied again and count once.",

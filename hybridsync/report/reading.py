@@ -51,13 +51,14 @@ LINES = {
     **dict.fromkeys(("to_units", "rolled_back", "units_left", "bytes", "secs"), "a number"),
     **dict.fromkeys(("learning_rate", "units_per_update", "loss", "accuracy", "examples_per_sec"), "a number or null"),
     **dict.fromkeys(("rate", "threshold", "worker"), "a number or null"),
-    **dict.fromkeys(("kind", "protocol", "role", "ph", "cat", "from", "to"), "a text"),
+    **dict.fromkeys(("kind", "protocol", "role", "host", "ph", "cat", "from", "to"), "a text"),
     **dict.fromkeys(("reason", "exit", "error", "why", "policy", "action"), "a text or null"),
     "phase": "a count",
     "id": "a count",
     "members": "counts",
     "workers": "counts, or numbers by count",
     **dict.fromkeys(("staleness", "compute_secs", "wait_secs", "sent_bytes", "received_bytes"), "numbers by name"),
+    "applied_by": "counts by host and worker",
 }
 """What lines of events, metrics and the timeline hold under a name. One of another kind is left out, and counted."""
 
@@ -240,6 +241,13 @@ def _is_by_name(value: Any) -> bool:
     return isinstance(value, dict) and all(each is None or _is_number(each) for each in value.values())
 
 
+def _is_by_host(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(workers, dict) and all(map(str.isdecimal, workers)) and all(map(_is_count, workers.values()))
+        for workers in value.values()
+    )
+
+
 def _is_list(value: Any, holds: Callable[[Any], bool]) -> bool:
     return isinstance(value, list) and all(map(holds, value))
 
@@ -260,4 +268,5 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
         _is_list(value, _is_count) or (_is_by_name(value) and all(map(str.isdecimal, value)))
     ),
     "numbers by name": lambda value: _is_by_name(value),
+    "counts by host and worker": lambda value: _is_by_host(value),
 }

@@ -6,14 +6,14 @@ A running chief answers with a `StatusReply` itself. For any other run the same 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hybridsync.core.counted import counted
 from hybridsync.core.errors import WorkdirError
-from hybridsync.interfaces.commands import Evaluation, Figure, MemberStatus, StatusReply
+from hybridsync.interfaces.commands import Evaluation, Figure, HostUnits, MemberStatus, StatusReply
 from hybridsync.report.scales import duration
 from hybridsync.storage.jsonl import read_lines
 from hybridsync.telemetry.events import EVENTS_FILE, read_events
@@ -122,9 +122,11 @@ def _status(
                 "quarantined" if role == "worker" and role_id in newest.quarantined else members,
                 newest.units_per_sec.get(role_id, 0.0) if role == "worker" else 0.0,
                 newest.restarts.get((role, role_id), 0),
+                host=newest.host_of(role, role_id),
             )
             for role, role_id in places
         ),
+        hosts=tuple(HostUnits(*pair, count) for pair, count in newest.units_of(units["applied"]).items()),
     )
 
 
@@ -136,6 +138,7 @@ def as_json(found: RunStatus) -> dict[str, Any]:
         **dataclasses.asdict(status),
         "figures": _by_name(status.figures),
         "evaluations": [{"units": each.units, **_by_name(each.figures)} for each in status.evaluations],
+        "hosts": _by_host(status),
     }
 
 
@@ -153,6 +156,7 @@ def lines_of(found: RunStatus) -> list[str]:
         ("restarts", f"{status.restarts}"),
         ("checkpoint", _checkpoint(status)),
         *(("evaluation", _evaluation(each)) for each in status.evaluations[-3:]),
+        *(("host", _host(each, told)) for each, told in _by_host(status).items()),
         *((f"{member.role} {member.id}", _member(member)) for member in status.members),
     ]
     width = max(len(name) for name, _ in rows)
@@ -195,8 +199,35 @@ def _evaluation(evaluation: Evaluation) -> str:
     return f"unit {evaluation.units:,}: {figures}" if evaluation.units >= 0 else figures
 
 
+def _by_host(status: StatusReply) -> dict[str, dict[str, Any]]:
+    """Return what each host contributed, by its name; empty for a run on one host.
+
+    `units_per_sec` is of the workers that are there now, `workers` has the units of all that have been there.
+    """
+    now = [member for member in status.members if member.host]
+    found: dict[str, dict[str, Any]] = {
+        host: {
+            "units": sum(each.units for each in status.hosts if each.host == host),
+            "units_per_sec": sum(member.units_per_sec for member in now if member.host == host),
+            "workers": dict.fromkeys((member.id for member in now if member.host == host), 0),
+        }
+        for host in sorted({*(each.host for each in status.hosts), *(member.host for member in now)})
+    }
+    for each in status.hosts:
+        found[each.host]["workers"][each.worker] = each.units
+    return found
+
+
+def _host(name: str, told: Mapping[str, Any]) -> str:
+    rate = f", {told['units_per_sec']:.3g} units/s" if told["units_per_sec"] else ""
+    workers = ", ".join(f"{worker}: {units:,}" for worker, units in sorted(told["workers"].items()))
+    return f"{name}: {told['units']:,} units{rate} (worker {workers})"
+
+
 def _member(member: MemberStatus) -> str:
     parts = [member.state]
+    if member.host:
+        parts.append(f"on {member.host}")
     if member.units_per_sec:
         parts.append(f"{member.units_per_sec:.3g} units/s")
     if member.is_slow:

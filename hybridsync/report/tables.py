@@ -156,6 +156,27 @@ def phases(runs: Sequence[RunModel]) -> str:
     return _one_run(runs, head, rows, [*head[5:], "phase"])
 
 
+def hosts(runs: Sequence[RunModel]) -> str:
+    """Return a row a host of the runs that ran on several; empty where none did."""
+    head = ["run", "host", "workers", "units", "time there", "units/s there"]
+    rows = [
+        (
+            at,
+            [
+                escape(run.name),
+                escape(row.host),
+                ids(row.workers),
+                f"{row.units:,}",
+                duration(row.secs),
+                number(row.units / row.secs) if row.secs else "-",
+            ],
+        )
+        for at, run in enumerate(runs)
+        for row in run.hosts
+    ]
+    return _one_run(runs, head, rows, head[3:]) if rows else ""
+
+
 def stalls(runs: Sequence[RunModel]) -> str:
     """Return a row a stall; those that no `switch` event tells of have the timeline's figure alone."""
     stages = ("drain", "capture", "reserve", "enter", "rest")

@@ -9,8 +9,10 @@ Every default is an even, fault-free cluster of small CPU machines; a scenario f
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from random import Random
@@ -131,6 +133,8 @@ class Cluster:
       node_size: workers of a machine, in their order; the averages of groups inside one go over `node_link`, and those
         that leave it through the one `worker_link` that its workers share.
       node_link: between workers of one machine.
+      hosts: workers of machine 0, 1, ... where they are not alike; () for `node_size` of each. Then the traffic with
+        servers goes through the one `worker_link` of a machine as well, and the record names the machines as hosts.
 
     Raises:
       ConfigError: there is no device, or a machine has no worker.
@@ -143,11 +147,14 @@ class Cluster:
     colocated: Colocated | None = None
     node_size: int = 1
     node_link: Link = Link(5e-6, 1.2e10)
+    hosts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.devices:
             raise ConfigError("Cluster.devices is empty; give at least one Device")
         check_numbers(self, above=("node_size",))
+        if any(num_workers < 1 for num_workers in self.hosts):
+            raise ConfigError(f"Cluster.hosts is {self.hosts}; give each host at least one worker")
 
     def device(self, worker: int) -> Device:
         """Return the device of `worker`."""
@@ -155,7 +162,25 @@ class Cluster:
 
     def nodes_of(self, workers: tuple[int, ...]) -> list[int]:
         """Return the machines that `workers` are on, ascending."""
-        return sorted({worker // self.node_size for worker in workers})
+        return sorted(set(map(self.node_of, workers)))
+
+    def node_of(self, worker: int) -> int:
+        """Return the machine that `worker` is on.
+
+        >>> [Cluster(hosts=(2, 1)).node_of(worker) for worker in range(3)]
+        [0, 0, 1]
+        """
+        if not self.hosts:
+            return worker // self.node_size
+        return bisect_right(self._last_workers, worker)
+
+    def host_name(self, worker: int) -> str:
+        """Return what the record calls the machine of `worker`; "sim" of a role that is no worker (below 0)."""
+        return f"host-{self.node_of(worker)}" if self.hosts and worker >= 0 else "sim"
+
+    @functools.cached_property
+    def _last_workers(self) -> list[int]:
+        return list(itertools.accumulate(self.hosts))
 
     def all_reduce_secs(self, num_bytes: int, num_members: int, *, inside: bool = False) -> float:
         """Return the seconds of a ring all-reduce on the cluster's own links (see `ring_secs`).
@@ -165,7 +190,7 @@ class Cluster:
           num_members: n.
           inside: whether all of them are on one machine, where a machine has several workers.
         """
-        link = self.node_link if inside and self.node_size > 1 else self.worker_link
+        link = self.node_link if inside and (self.hosts or self.node_size > 1) else self.worker_link
         return ring_secs(num_bytes, num_members, link.bytes_per_sec, link.latency_secs)
 
 
@@ -360,6 +385,12 @@ class Scenario:
             raise ConfigError(
                 f"Colocated.latency_secs has {len(colocated.latency_secs)} machines, but the run has {num_workers} "
                 "workers; give each one"
+            )
+        hosts = self.cluster.hosts
+        if hosts and sum(hosts) != num_workers:
+            raise ConfigError(
+                f"Cluster.hosts has {sum(hosts)} workers on {len(hosts)} hosts, but the run has {num_workers}; give "
+                f"--workers={sum(hosts)}, or correct the hosts"
             )
         named = [each.worker for each in (*self.slow, *self.pauses, *self.hangs, *self.joins)]
         named += [worker for partition in self.partitions for worker in partition.workers]

@@ -6,13 +6,14 @@ or a refusal, has its own connection, whose packets come between those of the tr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from random import Random
 from typing import Any
 
 from hybridsync.config import AS_FAST, EmulationConfig, Slowness
 from hybridsync.emulation.link_delays import emulated, emulated_rings
-from hybridsync.emulation.link_model import SlowLinks, Transfer
+from hybridsync.emulation.link_model import Direction, SlowLinks, Transfer
 from hybridsync.emulation.ring_model import Ring
 from hybridsync.interfaces.messages import Push
 from hybridsync.simulator.cluster import Cluster, Scenario
@@ -20,6 +21,45 @@ from hybridsync.simulator.event_loop import Loop
 
 NOTHING_EMULATED = EmulationConfig()
 ON_TIME = (0.0,)
+
+
+class ThroughTwo:
+    """A transfer through a host's port and the servers' at once: it has arrived when both have carried it."""
+
+    __slots__ = ("_ports",)
+
+    def __init__(self, *ports: Transfer) -> None:
+        self._ports = ports
+
+    @property
+    def arrives(self) -> float:
+        """When it has arrived, unless others begin at a port before that (see `Transfer.arrives`)."""
+        return max(port.arrives for port in self._ports)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether no other transfer can make it later any more."""
+        return all(port.is_certain for port in self._ports)
+
+
+Carried = Transfer | ThroughTwo | Ring
+
+
+class HostPorts:
+    """The port of each host, each direction, which the transfers of its workers with servers share fairly."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster, wide = cluster, cluster.worker_link.bytes_per_sec
+        self._out = [Direction(math.inf, wide, 0.0, 0.0) for _ in cluster.hosts]
+        self._into = [Direction(math.inf, wide, 0.0, 0.0) for _ in cluster.hosts]
+
+    def leave(self, worker: int, now: float, num_bytes: int, transfer: Transfer) -> ThroughTwo:
+        """Return `transfer`, which begins at `now`, through the port of its worker's host as well."""
+        return ThroughTwo(transfer, self._out[self._cluster.node_of(worker)].begin(now, num_bytes))
+
+    def reach(self, worker: int, now: float, num_bytes: int, transfer: Transfer) -> ThroughTwo:
+        """Return what comes to `worker` from `now` on, in the same way."""
+        return ThroughTwo(transfer, self._into[self._cluster.node_of(worker)].begin(now, num_bytes))
 
 
 class Network:
@@ -56,12 +96,13 @@ class Network:
         self._begin_push, self._begin_pull = wire.begin_push, wire.begin_pull
         worker_link = scenario.cluster.worker_link
         self._rings = emulated_rings(emulation, worker_link.bytes_per_sec, worker_link.latency_secs)
+        self._hosts = HostPorts(self.cluster) if self.cluster.hosts else None
         self._slow = None if slowness is None else SlowLinks(slowness)
         self._latency = scenario.cluster.worker_link.latency_secs + scenario.cluster.server_link.latency_secs
         self._machines = late = scenario.cluster.colocated
         self._longer = [late.exchange_secs(worker) for worker in range(len(late.latency_secs))] if late else []
         self._call_secs = scenario.cluster.worker_link.latency_secs + scenario.cluster.costs.call_secs
-        self._is_plain = self.reliable and self._slow is None and not self._longer
+        self._is_plain = self.reliable and self._slow is None and not self._longer and self._hosts is None
         self.num_bytes = 0
 
     def to_server(self, push: Push, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
@@ -70,7 +111,10 @@ class Network:
         if self._is_plain:
             self._carry(self._begin_push(self._loop.now, num_bytes), self._latency, call, args)
             return
-        transfer = self._begin_push(self._loop.now, num_bytes, self._slow.of(push) if self._slow else AS_FAST)
+        now = self._loop.now
+        transfer = self._begin_push(now, num_bytes, self._slow.of(push) if self._slow else AS_FAST)
+        if self._hosts is not None:
+            transfer = self._hosts.leave(push.worker, now, num_bytes, transfer)
         is_late = self._machines is not None and self._machines.is_late_at(self._loop.now)
         longer = self._longer[push.worker] if is_late else 0.0
         for late_secs in self._copies(push.worker):
@@ -83,6 +127,8 @@ class Network:
             self._carry(self._begin_pull(ready, num_bytes), self._latency, call, args)
             return
         transfer = self._begin_pull(ready, num_bytes, self._slow.of(push) if self._slow else AS_FAST)
+        if self._hosts is not None:
+            transfer = self._hosts.reach(push.worker, ready, num_bytes, transfer)
         for late_secs in self._copies(push.worker):
             self._carry(transfer, self._latency + late_secs, call, args)
 
@@ -118,9 +164,7 @@ class Network:
         now = self._loop.now
         return any(worker in p.workers and p.at_secs <= now < p.at_secs + p.secs for p in self._partitions)
 
-    def _carry(
-        self, transfer: Transfer | Ring, behind: float, call: Callable[..., object], args: tuple[Any, ...]
-    ) -> None:
+    def _carry(self, transfer: Carried, behind: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
         """Plan a call for `behind` seconds after the arrival of a transfer, or a look at it where that may be later."""
         loop = self._loop
         if transfer.is_certain:
@@ -128,9 +172,7 @@ class Network:
         else:
             loop.plan((transfer.arrives + behind, loop.turn(), self._look, (transfer, behind, call, args)))
 
-    def _look(
-        self, transfer: Transfer | Ring, behind: float, call: Callable[..., object], args: tuple[Any, ...]
-    ) -> None:
+    def _look(self, transfer: Carried, behind: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
         if transfer.arrives + behind > self._loop.now:  # others have begun meanwhile
             self._carry(transfer, behind, call, args)
         else:

@@ -157,7 +157,7 @@ class Process(ABC):
             self.role,
             self.id,
             self.pid,
-            "sim",
+            simulated.network.cluster.host_name(self.port),
             self.address,
             simulated.schema,
             __version__,

@@ -31,6 +31,7 @@ from hybridsync.telemetry.events import EVENTS_FILE, EventLog
 from hybridsync.telemetry.metrics import MetricsLog
 from hybridsync.telemetry.progress import NullProgress, ProgressSink
 from hybridsync.telemetry.recorder import Recorder
+from hybridsync.telemetry.run_figures import FollowedEvents, FollowedMetrics, RunFigures
 from hybridsync.telemetry.summary import Summary, write_config
 from hybridsync.telemetry.tensorboard import NullBoard
 from hybridsync.telemetry.timeline import NullTimeline, Timeline
@@ -208,7 +209,9 @@ def _record(run: Run, clock: VirtualClock, progress: ProgressSink) -> Recorder:
         return Recorder.null(clock, progress)
     events = EventLog(run.workdir, clock)
     spans = Timeline(run.workdir, events.elapsed) if run.config.telemetry.timeline else NullTimeline()
-    return Recorder(events, MetricsLog(run.workdir, events.elapsed), spans, progress, NullBoard())
+    figures = RunFigures(events.elapsed)
+    metrics = FollowedMetrics(MetricsLog(run.workdir, events.elapsed), figures)
+    return Recorder(FollowedEvents(events, figures), metrics, spans, progress, NullBoard(), figures)
 
 
 def _make_fresh(workdir: Path) -> None:

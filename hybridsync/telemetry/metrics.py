@@ -68,6 +68,7 @@ class Metrics:
         compute_secs: worker id to the seconds that it computed in the interval, as far as it has reported.
         wait_secs: worker id to those in which it waited for others or for a transfer.
         sent_bytes, received_bytes: worker id to the gradients and states that it sent and received in the interval.
+        applied_by: host to worker id to the units that were applied in the interval while it had them there.
     """
 
     units: int
@@ -83,6 +84,7 @@ class Metrics:
     wait_secs: Mapping[int, float] = field(default_factory=dict)
     sent_bytes: Mapping[int, int] = field(default_factory=dict)
     received_bytes: Mapping[int, int] = field(default_factory=dict)
+    applied_by: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
 
 class MetricsSink(Protocol):

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -120,6 +121,16 @@ def families_of(status: StatusReply) -> list[Any]:
         "Units that a worker gets done in a second.",
         *((labels, member.units_per_sec) for labels, member in workers),
     )
+    # A label on the worker's own series would begin new series where it moves: an info metric is joined to them.
+    gauge(
+        "worker_info",
+        "1 for the host where a worker runs.",
+        *(({**labels, "host": member.host}, 1.0) for labels, member in workers if member.host),
+    )
+    by_host: Counter[str] = Counter()
+    for each in status.hosts:
+        by_host[each.host] += each.units
+    gauge("host_units", "Units applied by workers on a host.", *(({"host": host}, n) for host, n in by_host.items()))
     gauge("worker_straggler", "1 for a straggler.", *((labels, float(member.is_slow)) for labels, member in workers))
     counter(
         "worker_bytes",

@@ -21,6 +21,7 @@ from typing import Any
 
 from hybridsync.interfaces.commands import Evaluation, Figure
 from hybridsync.telemetry.events import Elapsed, Events
+from hybridsync.telemetry.host_units import HostWorker, added, has_several, shares_of, units_by_host
 from hybridsync.telemetry.metrics import Metrics, MetricsSink
 
 MOST_EVALUATIONS = 20
@@ -46,6 +47,8 @@ class Newest:
       figures: of this session's newest line of metrics, by name; what is not finite is left out.
       units_per_sec: of each worker, in that line.
       sent_bytes, received_bytes: of each worker, in all lines together.
+      worker_hosts: worker -> host where it runs, or ran last in this session.
+      applied_by: (host, worker) -> units that the chief saw applied while that worker had them there, in all lines.
     """
 
     t: float = 0.0
@@ -65,6 +68,25 @@ class Newest:
     units_per_sec: Mapping[int, float] = field(default_factory=dict)
     sent_bytes: Mapping[int, int] = field(default_factory=dict)
     received_bytes: Mapping[int, int] = field(default_factory=dict)
+    worker_hosts: Mapping[int, str] = field(default_factory=dict)
+    applied_by: Mapping[HostWorker, int] = field(default_factory=dict)
+
+    @property
+    def has_several_hosts(self) -> bool:
+        """Whether workers of this run run on several hosts, or did."""
+        return has_several([*self.worker_hosts.values(), *(host for host, _ in self.applied_by)])
+
+    def host_of(self, role: str, role_id: int) -> str:
+        """Return where a worker runs, or ran last in this session; "" of others, and for a run on one host."""
+        return self.worker_hosts.get(role_id, "") if role == "worker" and self.has_several_hosts else ""
+
+    def units_of(self, applied: int) -> dict[HostWorker, int]:
+        """Return (host, worker) -> units, which sum to `applied`; empty for a run on one host."""
+        return dict(sorted(shares_of(applied, self.applied_by).items())) if self.has_several_hosts else {}
+
+    def hosts_of(self, applied: int) -> dict[str, int]:
+        """Return host -> units, which sum to `applied`; empty for a run on one host."""
+        return units_by_host(self.units_of(applied))
 
     @property
     def checkpoint_units(self) -> int:
@@ -127,6 +149,7 @@ class RunFigures:
                 units_per_sec=rates,
                 sent_bytes=_summed(self._newest.sent_bytes, line.get("sent_bytes", {})),
                 received_bytes=_summed(self._newest.received_bytes, line.get("received_bytes", {})),
+                applied_by=added(self._newest.applied_by, line.get("applied_by", {})),
             )
 
 
@@ -143,7 +166,14 @@ def _run_started(newest: Newest, event: Mapping[str, Any]) -> Newest:
     if event.get("reason") != "resume":  # what was before is another run's
         return Newest(t=event["t"])
     left = newest.checkpoints[: max(0, len(newest.checkpoints) - len(event.get("quarantined", ())))]
-    cleared = {"pids": {}, "quarantined": frozenset(), "units": -1, "figures": {}, "units_per_sec": {}}
+    cleared = {
+        "pids": {},
+        "worker_hosts": {},
+        "quarantined": frozenset(),
+        "units": -1,
+        "figures": {},
+        "units_per_sec": {},
+    }
     return replace(newest, **cleared, checkpoints=left)
 
 
@@ -157,7 +187,13 @@ def _role_started(newest: Newest, event: Mapping[str, Any]) -> Newest:
     place = event["role"], event["id"]
     again = place in newest.pids
     restarts = {**newest.restarts, place: newest.restarts.get(place, 0) + again}
-    return replace(newest, restarts=restarts, pids={**newest.pids, place: event["pid"]})
+    hosts = {event["id"]: event.get("host", "")} if event["role"] == "worker" else {}
+    return replace(
+        newest,
+        restarts=restarts,
+        pids={**newest.pids, place: event["pid"]},
+        worker_hosts={**newest.worker_hosts, **hosts},
+    )
 
 
 def _evaluation(newest: Newest, event: Mapping[str, Any]) -> Newest:

@@ -55,6 +55,7 @@ class Summary:
         final: `{"accuracy", "loss"}`, or what the task's `summarize` returned; empty without an evaluation.
         staleness: mean, p95 and max over the run.
         error: one line that says why it did not complete, else None.
+        units_by_host: host -> units that were applied while its workers had them; empty for a run on one host.
         quarantined_workers: number of each worker that was given up in this session, and why.
     """
 
@@ -68,6 +69,7 @@ class Summary:
     staleness: Mapping[str, float]
     error: str | None = None
     quarantined_workers: Mapping[str, str] = field(default_factory=dict)
+    units_by_host: Mapping[str, int] = field(default_factory=dict)
 
 
 def write_summary(workdir: str | os.PathLike[str], summary: Summary, fence: Fence = unfenced) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hybridsync.core.errors import WorkdirError
 from hybridsync.report.status import RunStatus, answered, as_json, lines_of, written_status
 from hybridsync.telemetry.events import EVENTS_FILE
-from tests.telemetry.test_prometheus import STATUS
+from tests.telemetry.test_prometheus import ON_HOSTS, STATUS
 
 
 def test_a_running_run_is_shown_in_lines() -> None:
@@ -42,6 +42,39 @@ def test_json_has_figures_by_name() -> None:
     assert found["figures"] == {"loss": 0.25, "units_per_sec": 8.0, "staleness_max": 4.0, "learning_rate": 0.1}
     assert found["evaluations"][-1] == {"units": 20, "accuracy": 0.75}
     assert found["members"][1]["sent_bytes"] == 640
+
+
+def test_a_run_on_several_hosts_is_told_of_by_host() -> None:
+    lines = lines_of(answered(ON_HOSTS))
+    assert lines[-5:] == [
+        "host        a: 21 units, 6 units/s (worker 0: 17, 1: 4)",
+        "host        b: 9 units, 2 units/s (worker 1: 9)",
+        "server 0    training",
+        "worker 0    training, on a, 6 units/s, pid 7",
+        "worker 1    training, on b, 2 units/s, 1 restart, pid 8",
+    ]
+    found = json.loads(json.dumps(as_json(answered(ON_HOSTS))))
+    assert found["hosts"] == {
+        "a": {"units": 21, "units_per_sec": 6.0, "workers": {"0": 17, "1": 4}},
+        "b": {"units": 9, "units_per_sec": 2.0, "workers": {"1": 9}},
+    }
+    assert sum(host["units"] for host in found["hosts"].values()) == found["applied"]
+    assert as_json(answered(STATUS))["hosts"] == {}
+
+
+def test_a_run_that_has_ended_is_told_of_by_host_as_its_files_say(tmp_path: Path) -> None:
+    started = [
+        event("role_started", t, role="worker", id=worker, pid=pid, host=host, address="")
+        for t, worker, pid, host in ((0.5, 0, 1, "a"), (0.5, 1, 2, "b"), (4.0, 1, 3, "a"))
+    ]
+    folder = left(tmp_path, *started)
+    line = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    line["applied_by"] = {"a": {"0": 15, "1": 4}, "b": {"1": 19}}
+    (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    status = written_status(folder).status
+    assert status.applied == 40 and sum(each.units for each in status.hosts) == 40
+    assert [(each.host, each.worker, each.units) for each in status.hosts] == [("a", 0, 16), ("a", 1, 4), ("b", 1, 20)]
+    assert [member.host for member in status.members] == ["", "a", "a"]
 
 
 def event(kind: str, t: float, **fields: object) -> str:

@@ -27,7 +27,7 @@ def test_every_scenario_file_is_documented_and_runs_to_its_end(name: str) -> Non
     assert len(FILES[name].read_text().splitlines()[0]) > 40
     scenario = load_scenario(FILES[name])
     machines = scenario.cluster.colocated
-    workers = 4 if machines is None else len(machines.latency_secs)
+    workers = sum(scenario.cluster.hosts) or (4 if machines is None else len(machines.latency_secs))
     result = simulate(tally_run(workload=3000, workers=workers), scenario)
     assert result.summary.exit == "completed"
     assert result.summary.units.applied == 3000

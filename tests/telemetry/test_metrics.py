@@ -20,6 +20,7 @@ LINE = Metrics(
     compute_secs={0: 0.75, 3: 0.875},
     wait_secs={0: 0.25, 3: 0.0},
     sent_bytes={0: 640},
+    applied_by={"a": {0: 8, 3: 7}},
 )
 
 
@@ -46,6 +47,7 @@ def test_a_line_holds_exactly_the_promised_fields(tmp_path: Path) -> None:
         "wait_secs": {"0": 0.25, "3": 0.0},
         "sent_bytes": {"0": 640},
         "received_bytes": {},
+        "applied_by": {"a": {"0": 8, "3": 7}},
     }
 
 

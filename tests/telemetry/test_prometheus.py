@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hybridsync.core.errors import AddressError, ConfigError
-from hybridsync.interfaces.commands import Evaluation, Figure, MemberStatus, StatusReply
+from hybridsync.interfaces.commands import Evaluation, Figure, HostUnits, MemberStatus, StatusReply
 from hybridsync.telemetry import metrics_server as server_module
 from hybridsync.telemetry.prometheus import check_metrics_place, serve_metrics
 from tests.transport.slab_primary import until
@@ -73,6 +73,27 @@ def scraped(status: StatusReply) -> dict[tuple[str, frozenset[Any]], float]:
         for family in families
         for sample in family.samples
     }
+
+
+ON_HOSTS = replace(
+    STATUS,
+    members=(
+        MemberStatus("server", 0, "training"),
+        MemberStatus("worker", 0, "training", 6.0, 0, 7, host="a"),
+        MemberStatus("worker", 1, "training", 2.0, 1, 8, host="b"),
+    ),
+    hosts=(HostUnits("a", 0, 17), HostUnits("a", 1, 4), HostUnits("b", 1, 9)),
+)
+
+
+def test_a_run_on_several_hosts_has_units_by_host_and_an_info_metric_that_says_where_workers_run() -> None:
+    found = scraped(ON_HOSTS)
+    units = {dict(labels)["host"]: value for (name, labels), value in found.items() if name == "hybridsync_host_units"}
+    assert units == {"a": 21, "b": 9}
+    info = [dict(labels) for name, labels in found if name == "hybridsync_worker_info"]
+    assert info == [{"worker": "0", "host": "a"}, {"worker": "1", "host": "b"}]
+    assert found["hybridsync_worker_units_per_second", frozenset({("worker", "1")})] == 2.0, "no label that may change"
+    assert not [name for name, _ in scraped(STATUS) if "host" in name or name == "hybridsync_worker_info"]
 
 
 def test_a_scrape_says_where_the_run_stands() -> None:

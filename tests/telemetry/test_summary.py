@@ -47,6 +47,7 @@ def test_a_summary_holds_exactly_the_promised_names(tmp_path: Path) -> None:
         "staleness": {"mean": 1.0, "p95": 2, "max": 3},
         "error": None,
         "quarantined_workers": {},
+        "units_by_host": {},
     }
     assert read_summary(tmp_path) == json.loads((tmp_path / "summary.json").read_text())
 

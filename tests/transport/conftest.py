@@ -16,6 +16,7 @@ from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.commands import (
     Evaluation,
     Figure,
+    HostUnits,
     MemberStatus,
     StatusReply,
     StopReply,
@@ -84,7 +85,8 @@ STATUS = StatusReply(
     *("", 3, "bsp", "start", 50, "asp", True, 100, 40, 30, 2, 8, 1, 12.5, 2, 0.5, 1, 20, 3.0, 1000),
     figures=(Figure("loss", 0.25),),
     evaluations=(Evaluation(20, (Figure("accuracy", 0.75),)),),
-    members=(MemberStatus("worker", 1, "training", 6.0, 1, 7, True, 640, 512),),
+    members=(MemberStatus("worker", 1, "training", 6.0, 1, 7, True, 640, 512, "a"),),
+    hosts=(HostUnits("a", 1, 9), HostUnits("b", 1, 7)),
 )
 
 UPDATE = GroupUpdate(7, (3, 5), (0, 2), (6, 6), (0, 2), True)

@@ -627,7 +627,7 @@ class Evaluation(_message.Message):
     def __init__(self, units: _Optional[int] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ...) -> None: ...
 
 class MemberStatus(_message.Message):
-    __slots__ = ("role", "id", "state", "units_per_sec", "restarts", "pid", "is_slow", "sent_bytes", "received_bytes")
+    __slots__ = ("role", "id", "state", "units_per_sec", "restarts", "pid", "is_slow", "sent_bytes", "received_bytes", "host")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -637,6 +637,7 @@ class MemberStatus(_message.Message):
     IS_SLOW_FIELD_NUMBER: _ClassVar[int]
     SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
     role: str
     id: int
     state: str
@@ -646,10 +647,21 @@ class MemberStatus(_message.Message):
     is_slow: bool
     sent_bytes: int
     received_bytes: int
-    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., state: _Optional[str] = ..., units_per_sec: _Optional[float] = ..., restarts: _Optional[int] = ..., pid: _Optional[int] = ..., is_slow: _Optional[bool] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ...) -> None: ...
+    host: str
+    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., state: _Optional[str] = ..., units_per_sec: _Optional[float] = ..., restarts: _Optional[int] = ..., pid: _Optional[int] = ..., is_slow: _Optional[bool] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
+
+class HostUnits(_message.Message):
+    __slots__ = ("host", "worker", "units")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    UNITS_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    worker: int
+    units: int
+    def __init__(self, host: _Optional[str] = ..., worker: _Optional[int] = ..., units: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("exit", "phase", "protocol", "reason", "end_units", "ordered", "is_stopping", "workload", "issued", "applied", "dropped", "outstanding", "rolled_back", "seconds", "num_switches", "stall_secs", "restarts", "checkpoint_units", "checkpoint_age_secs", "checkpoint_bytes", "figures", "evaluations", "members")
+    __slots__ = ("exit", "phase", "protocol", "reason", "end_units", "ordered", "is_stopping", "workload", "issued", "applied", "dropped", "outstanding", "rolled_back", "seconds", "num_switches", "stall_secs", "restarts", "checkpoint_units", "checkpoint_age_secs", "checkpoint_bytes", "figures", "evaluations", "members", "hosts")
     EXIT_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
@@ -673,6 +685,7 @@ class StatusReply(_message.Message):
     FIGURES_FIELD_NUMBER: _ClassVar[int]
     EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    HOSTS_FIELD_NUMBER: _ClassVar[int]
     exit: str
     phase: int
     protocol: str
@@ -696,7 +709,8 @@ class StatusReply(_message.Message):
     figures: _containers.RepeatedCompositeFieldContainer[Figure]
     evaluations: _containers.RepeatedCompositeFieldContainer[Evaluation]
     members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
-    def __init__(self, exit: _Optional[str] = ..., phase: _Optional[int] = ..., protocol: _Optional[str] = ..., reason: _Optional[str] = ..., end_units: _Optional[int] = ..., ordered: _Optional[str] = ..., is_stopping: _Optional[bool] = ..., workload: _Optional[int] = ..., issued: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., outstanding: _Optional[int] = ..., rolled_back: _Optional[int] = ..., seconds: _Optional[float] = ..., num_switches: _Optional[int] = ..., stall_secs: _Optional[float] = ..., restarts: _Optional[int] = ..., checkpoint_units: _Optional[int] = ..., checkpoint_age_secs: _Optional[float] = ..., checkpoint_bytes: _Optional[int] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ...) -> None: ...
+    hosts: _containers.RepeatedCompositeFieldContainer[HostUnits]
+    def __init__(self, exit: _Optional[str] = ..., phase: _Optional[int] = ..., protocol: _Optional[str] = ..., reason: _Optional[str] = ..., end_units: _Optional[int] = ..., ordered: _Optional[str] = ..., is_stopping: _Optional[bool] = ..., workload: _Optional[int] = ..., issued: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., outstanding: _Optional[int] = ..., rolled_back: _Optional[int] = ..., seconds: _Optional[float] = ..., num_switches: _Optional[int] = ..., stall_secs: _Optional[float] = ..., restarts: _Optional[int] = ..., checkpoint_units: _Optional[int] = ..., checkpoint_age_secs: _Optional[float] = ..., checkpoint_bytes: _Optional[int] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., hosts: _Optional[_Iterable[_Union[HostUnits, _Mapping]]] = ...) -> None: ...
 
 class AgentHello(_message.Message):
     __slots__ = ("host", "index", "address", "slots", "version", "config_digest", "session")
