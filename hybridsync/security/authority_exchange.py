@@ -57,7 +57,8 @@ def _use(folder: Path) -> None:
         raise CredentialsError(f"{folder / AUTHORITY_FILE} does not have the next authority; make the step begin again")
     ordered = following + "".join(each for each in trusted if each != following)
     write_private(folder, {KEY_FILE: key, AUTHORITY_FILE: ordered}, replace=True)
-    for name in (NEXT_KEY_FILE, NEXT_FILE):  # last, so that this step can be made again
+    # Last, so that this step can be made again; the certificate first, without which this step has been made.
+    for name in (NEXT_FILE, NEXT_KEY_FILE):
         (folder / name).unlink()
 
 

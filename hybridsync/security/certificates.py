@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import ConfigError, CredentialsError
+from hybridsync.core.errors import ConfigError, CredentialsError, Unauthenticated
 from hybridsync.security.credentials import (
     AUTHORITY_FILE,
     Credentials,
@@ -25,7 +25,7 @@ from hybridsync.security.credentials import (
     read_private,
     write_private,
 )
-from hybridsync.security.identity import Identity, checked, server_names
+from hybridsync.security.identity import Identity, checked, identity_of, server_names
 
 try:
     from cryptography import x509
@@ -166,6 +166,41 @@ def made_at(certificate: str) -> float:
       certificate: as PEM, of one that `Authority.issue` has made.
     """
     return (x509.load_pem_x509_certificate(certificate.encode()).not_valid_before_utc + BACK).timestamp()
+
+
+def check_dates(what: str, certificate: str) -> None:
+    """Refuse a certificate that is not good now.
+
+    Args:
+      what: names it, for the error.
+      certificate: as PEM.
+
+    Raises:
+      CredentialsError: it has ended, or has not begun.
+    """
+    found = x509.load_pem_x509_certificate(certificate.encode())
+    begins, ends, now = found.not_valid_before_utc, found.not_valid_after_utc, _now()
+    if not begins <= now <= ends:
+        from_, until, today = (f"{each:%Y-%m-%d %H:%M}" for each in (begins, ends, now))
+        raise CredentialsError(
+            f"{what} is good from {from_} to {until} UTC, and it is {today}; make another one: hybridsync certs rotate "
+            "for the head, hybridsync certs issue --replace for a host"
+        )
+
+
+def holder_of(certificate: str) -> Identity | None:
+    """Return whom a certificate names; None where it cannot be read, or names nobody that a run knows.
+
+    Args:
+      certificate: as PEM.
+    """
+    try:
+        found = x509.load_pem_x509_certificate(certificate.encode()).extensions
+        names = found.get_extension_for_class(x509.SubjectAlternativeName).value
+        (uri,) = names.get_values_for_type(x509.UniformResourceIdentifier)
+        return identity_of(uri)
+    except (ValueError, x509.ExtensionNotFound, Unauthenticated):
+        return None
 
 
 def _builder(

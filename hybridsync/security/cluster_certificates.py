@@ -10,8 +10,8 @@ import datetime
 from pathlib import Path
 
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
-from hybridsync.core.errors import HybridSyncError
-from hybridsync.security.credentials import check_free
+from hybridsync.core.errors import CredentialsError, HybridSyncError
+from hybridsync.security.credentials import check_free, read_private_text
 from hybridsync.security.identity import HEAD, HOST
 from hybridsync.security.revocations import read_revoked
 from hybridsync.security.revocations import revoke as revoke_host
@@ -47,9 +47,20 @@ def issue(folder: Path, index: int, out: Path, days: int, *, replace: bool) -> s
       CredentialsError: there is no authority, or something is in the way.
       ConfigError: the package `cryptography` is not installed.
     """
-    from hybridsync.security.certificates import Authority
+    from hybridsync.security.certificates import KEY_FILE, Authority, holder_of
 
     authority = Authority.load(folder)
+    if (out / KEY_FILE).exists():
+        raise CredentialsError(
+            f"{out} has the key of an authority, which stays on the head; name another folder with --out"
+        )
+    if replace and (out / f"{HOST}.pem").exists():
+        former = holder_of(read_private_text(out / f"{HOST}.pem"))
+        if former is not None and former.id != index:
+            raise CredentialsError(
+                f"{out} has the certificate of host {former.id}, and this is to be host {index}'s; name that host's "
+                "folder with --out"
+            )
     # A certificate says in whole seconds when it was made, and one of the second of a revocation is refused.
     pause(max(0.0, read_revoked(folder).get(index, 0) - SYSTEM_CLOCK.wall()))
     authority.issue(HOST, index, datetime.timedelta(days=days)).write(out, HOST, replace=replace)
@@ -97,6 +108,6 @@ def revoke(folder: Path, index: int) -> str:
     Authority.load(folder)  # a mistake in the name of the folder revokes nothing
     revoke_host(folder, index, SYSTEM_CLOCK.wall())
     return (
-        f"revoked the certificates of host {index} that were issued until now; a running job ends that host's session "
-        "within some seconds, and gives its roles a new token"
+        f"revoked the certificates of host {index} that were issued until now; a running job that has such a host ends "
+        "its session within some seconds, and gives its roles a new token"
     )

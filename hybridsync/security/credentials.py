@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from hybridsync.core.errors import CredentialsError
+from hybridsync.core.errors import ConfigError, CredentialsError
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 MOST_BYTES = 1 << 16
@@ -86,8 +86,8 @@ class Credentials:
         """Read what `write` has written, for its owner alone.
 
         Raises:
-          CredentialsError: a file is missing or no PEM text; it or the folder is another user's, or open to others; or
-            the key is another certificate's.
+          CredentialsError: a file is missing or no PEM text; it or the folder is another user's, or open to others;
+            the key is another certificate's; or the certificate is not good now.
         """
         try:
             check_private(folder, os.stat(folder), stat.S_ISDIR, "folder")
@@ -95,6 +95,7 @@ class Credentials:
         except OSError as error:
             raise _unusable(error, folder, "read") from None
         _check_pair(folder / f"{name}.pem", folder / f"{name}.key")
+        _check_dates(folder / f"{name}.pem", texts[1])
         return Credentials(*texts)
 
 
@@ -228,6 +229,15 @@ def _check_pair(certificate: Path, key: Path) -> None:
         raise CredentialsError(
             f"{key} is not the key of {certificate}, or one of them is damaged ({error}); hybridsync certs makes both"
         ) from None
+
+
+def _check_dates(path: Path, certificate: str) -> None:
+    """Refuse a certificate that is not good now; without the package `cryptography` the first handshake does."""
+    try:
+        from hybridsync.security.certificates import check_dates  # loads a package that a further host does without
+    except ConfigError:
+        return
+    check_dates(str(path), certificate)
 
 
 def _unusable(error: OSError, folder: Path, done: str) -> CredentialsError:

@@ -165,3 +165,15 @@ def test_the_lines_of_the_documentation_make_a_folder_for_each_host(
     Credentials.read(tmp_path / "certs" / "0", "head")
     for index in range(1, len(lines)):
         assert named_by(Credentials.read(tmp_path / "certs" / str(index), "host"))[0].endswith(f"/host/{index}")
+
+
+def test_a_host_gets_neither_the_authoritys_folder_nor_another_hosts(
+    certs: CommandLines, folder: Path, tmp_path: Path
+) -> None:
+    done = certs("issue", f"--folder={folder}", "--host=1", f"--out={folder}")
+    assert done.returncode == 1 and "has the key of an authority, which stays on the head" in done.stderr
+    assert certs("issue", f"--folder={folder}", "--host=1", f"--out={tmp_path / 'one'}").returncode == 0
+    before = contents(tmp_path / "one")
+    done = certs("issue", f"--folder={folder}", "--host=2", f"--out={tmp_path / 'one'}", "--replace")
+    assert done.returncode == 1 and "has the certificate of host 1" in done.stderr
+    assert contents(tmp_path / "one") == before

@@ -12,7 +12,10 @@ GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "report.md").read_text()
 
 
 def test_the_guide_names_every_part_of_the_page_in_its_order(tmp_path: Path) -> None:
-    parts = re.findall(r"<h2>(.*?)</h2>", page(read_runs([completed(tmp_path / "run")])))
+    folder = completed(tmp_path / "run")
+    events = folder / "events.jsonl"
+    events.write_text(events.read_text().replace('"host":"here"', '"host":"there"', 1))  # of two hosts, as it seems
+    parts = re.findall(r"<h2>(.*?)</h2>", page(read_runs([folder])))
     named = re.findall(r"^\| ([A-Z][^|]*?) \|", GUIDE, re.MULTILINE)
     assert [part.replace("&#x27;", "'") for part in parts] == named
 

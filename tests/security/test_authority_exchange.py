@@ -68,3 +68,23 @@ def test_a_step_that_was_interrupted_is_made_again(folder: Path) -> None:
         (folder / name).chmod(0o600)
     exchange(folder, "use")
     assert Authority.load(folder).certificate == own and not (folder / NEXT_FILE).exists()
+
+
+def test_a_use_that_was_interrupted_behind_its_change_is_followed_by_the_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange(folder, "begin")
+    unlink, removed = Path.unlink, []
+
+    def once(path: Path, missing_ok: bool = False) -> None:
+        if path.name in ("next.pem", "next.key"):
+            if removed:
+                raise KeyboardInterrupt
+            removed.append(path.name)
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "unlink", once)
+        exchange(folder, "use")
+    exchange(folder, "end")
+    Authority.load(folder)

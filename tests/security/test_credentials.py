@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import os
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import CredentialsError
 from hybridsync.security.certificates import Authority
 from hybridsync.security.credentials import MOST_BYTES, Credentials, write_private
@@ -179,3 +181,13 @@ def test_a_folder_that_others_can_enter_gets_no_key(authority: Authority, tmp_pa
 def test_credentials_cannot_be_changed(authority: Authority) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         authority.issue("user").key = "another"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("made", [-400, 2], ids=["ended", "to come"])
+def test_a_certificate_that_is_not_good_now_is_refused_with_its_dates(
+    authority: Authority, tmp_path: Path, made: int
+) -> None:
+    then = datetime.datetime.fromtimestamp(SYSTEM_CLOCK.wall(), datetime.UTC) + datetime.timedelta(days=made)
+    authority.issue("host", 1, now=then).write(tmp_path / "1", "host")
+    with pytest.raises(CredentialsError, match=r"host\.pem is good from \d{4}-.* and it is .*certs issue --replace"):
+        Credentials.read(tmp_path / "1", "host")

@@ -63,8 +63,8 @@ PROGRAMS = {
     "hybridsync": HYBRIDSYNC,
     "python-of-hosts": '#!/bin/bash\n[[ "$1 $2" == "-m hybridsync" ]] && shift 2 && exec hybridsync "$@"\n',
     "ssh": "#!/bin/bash\nwhile [[ $1 == -* ]]; do [[ $1 == -o ]] && shift; shift; done\n"
-    'shift\ncd / && exec bash -c "$1"\n',
-    "srun": '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n',
+    'shift\ncd / && exec env --default-signal=TERM,HUP bash -c "$1"\n',  # another host's processes ignore nothing
+    "srun": '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nexec env --default-signal=TERM "$@"\n',
     "sbatch": SBATCH,
     "squeue": '#!/bin/bash\n[[ ! -e $FAKE/queue ]] || cat "$FAKE/queue"\n',
     "scontrol": SCONTROL,

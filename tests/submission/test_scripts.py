@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hybridsync.cluster.ssh_hosts import addresses_of
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.submission.programs import TEMPLATES
 from tests.submission.stand_ins import Cluster
@@ -32,9 +33,9 @@ def started(cluster: Cluster, script: Path, *variables: str) -> Iterator[subproc
     """
     slurm = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]"}
     hosts = [str(cluster.folder / "hosts")] if script == SSH else []
-    # A shell that runs the tests in its background has them ignore SIGINT, and so would the script.
+    # A shell that runs the tests in its background has them ignore SIGINT, one under nohup SIGHUP.
     with subprocess.Popen(
-        ["env", "--default-signal=INT", "bash", str(script), *hosts, "/certs", *FLAGS],
+        ["env", "--default-signal=INT,HUP", "bash", str(script), *hosts, "/certs", *FLAGS],
         env=os.environ | slurm | cluster.environ | dict(each.split("=", 1) for each in variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -101,6 +102,33 @@ def test_a_script_that_is_asked_to_end_saves_the_run(script: Path, tmp_path: Pat
     assert job.returncode == 75, printed
     assert (tmp_path / "requeued").exists() == (script == SBATCH and number == signal.SIGTERM)
     assert (tmp_path / "stopped").read_text() == "stop|/runs/a b|--nowait|"
+
+
+def test_a_script_whose_whole_group_is_asked_to_end_saves_the_run(script: Path, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, head="save", other="save")
+    with started(cluster, script) as job:
+        wait_for(tmp_path / "pid.0", tmp_path / "pid.1")
+        os.killpg(job.pid, signal.SIGTERM)
+        printed, _ = job.communicate(timeout=30)
+    assert job.returncode == 75, printed
+
+
+def test_a_terminal_that_closes_saves_the_run_on_hosts_by_ssh(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, head="save", other="save")
+    with started(cluster, SSH) as job:
+        wait_for(tmp_path / "pid.0", tmp_path / "pid.1")
+        job.send_signal(signal.SIGHUP)
+        printed, _ = job.communicate(timeout=30)
+    assert job.returncode == 75, printed
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1\n10.0.0.2", "10.0.0.1\r\n10.0.0.2\r\n"], ids=["unended", "dos"])
+def test_the_script_for_ssh_reads_the_hosts_that_the_command_has_checked(tmp_path: Path, text: str) -> None:
+    cluster = Cluster(tmp_path, head="0", other="0")
+    (tmp_path / "hosts").write_bytes(text.encode())
+    code, printed = run(cluster, SSH)
+    assert (code, len(cluster.calls(0)), len(cluster.calls(1))) == (0, 1, 1), printed
+    assert len(addresses_of(text, "hosts")) == 2
 
 
 def test_the_hosts_run_with_the_interpreter_that_is_named(script: Path, tmp_path: Path) -> None:

@@ -7,8 +7,9 @@
 # CERTS/0 is the folder of the authority, CERTS/1, CERTS/2, ... are those of the further hosts (hybridsync certs).
 # They, the configuration, the workdir, this folder and the command hybridsync have the same paths on all hosts.
 #
-# Each host has a restart loop, so an agent or a host that dies takes nobody along. SIGTERM and Ctrl-C save and stop the
-# run. Exit codes: 0 complete, 75 saved (run again), 1 refused. `hybridsync train --cluster=ssh` runs this script.
+# Each host has a restart loop, so an agent or a host that dies takes nobody along. SIGTERM, Ctrl-C and a terminal that
+# closes save and stop the run. Exit codes: 0 complete, 75 saved (run again), 1 refused. `hybridsync train
+# --cluster=ssh` runs this script.
 
 set -u
 hosts=$1
@@ -25,7 +26,8 @@ done
 
 addresses=()
 targets=()
-while read -r address target _; do
+while read -r address target _ || [[ -n $address ]]; do      # the last line may have no end
+  address=${address%$'\r'} target=${target%$'\r'}
   [[ -z $address || $address == \#* ]] && continue
   addresses+=("$address")
   targets+=("${target:-$address}")
@@ -42,6 +44,7 @@ on() {      # runs a command on a host, in this folder
 agent() {      # the agent of one host, until the run has ended
   local index=$1 started code life=first
   shift
+  trap '' TERM HUP      # a signal to all processes of the group is the script's to heed; its ssh goes on, too
   while true; do
     started=$SECONDS
     on "${targets[$index]}" "${hybridsync[@]}" host --head="$head" --index="$index" --hosts="${#addresses[@]}" \
@@ -68,14 +71,14 @@ save() {      # ssh passes no signals on
 
 agent 0 "$@" &
 leader=$!
-trap save TERM INT
+trap save TERM INT HUP
 others=()
 for ((index = 1; index < ${#addresses[@]}; index++)); do
   agent "$index" "$@" &
   others+=($!)
 done
 
-until wait "$leader"; code=$?; ((code < 128)); do      # a signal ends a wait early
+while wait "$leader"; code=$?; ((code >= 128)) && kill -0 "$leader" 2>/dev/null; do      # a signal ends a wait early
   :
 done
 for _ in {1..60}; do      # agents hear of the end from the head, and one that is being started again finds no head
