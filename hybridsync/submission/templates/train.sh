@@ -78,8 +78,8 @@ for ((index = 1; index < ${#addresses[@]}; index++)); do
   others+=($!)
 done
 
-while wait "$leader"; code=$?; ((code >= 128)) && kill -0 "$leader" 2>/dev/null; do      # a signal ends a wait early
-  :
+until wait "$leader"; code=$?; ((code < 128)); do      # a signal ends a wait early
+  kill -0 "$leader" 2>/dev/null || { wait "$leader" 2>/dev/null; code=$?; break; }      # it has ended meanwhile
 done
 for _ in {1..60}; do      # agents hear of the end from the head, and one that is being started again finds no head
   kill -0 "${others[@]}" 2>/dev/null || break
