@@ -61,8 +61,10 @@ agent() {      # the agent of one host, until the run has ended
   done
 }
 
+asked=
 # shellcheck disable=SC2317      # the trap calls it
 save() {      # ssh passes no signals on
+  asked=yes
   while kill -0 "$leader" 2>/dev/null; do
     on "${targets[0]}" "${hybridsync[@]}" stop "$workdir" --nowait && break
     sleep 2      # a run that has just started cannot be stopped yet
@@ -79,7 +81,9 @@ for ((index = 1; index < ${#addresses[@]}; index++)); do
 done
 
 until wait "$leader"; code=$?; ((code < 128)); do      # a signal ends a wait early
-  kill -0 "$leader" 2>/dev/null || { wait "$leader" 2>/dev/null; code=$?; break; }      # it has ended meanwhile
+  kill -0 "$leader" 2>/dev/null && continue
+  [[ -n $asked ]] && code=75      # it has ended meanwhile, and bash may have lost with what
+  break
 done
 for _ in {1..60}; do      # agents hear of the end from the head, and one that is being started again finds no head
   kill -0 "${others[@]}" 2>/dev/null || break
