@@ -54,6 +54,7 @@ METRICS = {
     "wait_secs": dict,
     "sent_bytes": dict,
     "received_bytes": dict,
+    "applied_by": dict,
 }
 
 
@@ -158,10 +159,11 @@ def test_the_timeline_is_a_chrome_trace_with_a_row_for_every_role(job: Job) -> N
 def test_the_summary_has_its_fields(job: Job) -> None:
     summary = job.summary()
     fields = {"exit", "units", "examples", "seconds", "plan", "switches", "final", "staleness", "error"}
-    fields.add("quarantined_workers")
+    fields |= {"quarantined_workers", "units_by_host"}
     assert summary.keys() == fields
     assert (summary["exit"], summary["error"], summary["plan"]) == ("completed", None, "bsp:12.5%,asp")
     assert summary["examples"] == WORKLOAD * UNIT_SIZE
+    assert summary["units_by_host"] == {}  # of several hosts
     assert summary["final"].keys() == {"accuracy", "loss"}
     first = job.events("phase_entered")[0]["t"]
     assert 0 < summary["seconds"] <= job.events()[-1]["t"] - first + 1.0
