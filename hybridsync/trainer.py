@@ -110,7 +110,7 @@ class Trainer:
     Raises:
       ConfigError: an argument is unknown, or a value is impossible; PlanError, OptimizerError and TaskError are its
         kinds.
-      NoAnswer: the plan is "auto", and nobody has searched for this job's switch point.
+      NoAnswer: the plan is "auto", and no search has been run for this job's switch point.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Trainer:
         self._hooks: list[tuple[Hook, int]] = []
         self._chief: Chief | None = None
         self._preempted = False
-        self._fitting = threading.Lock()  # held by the `fit` under way
+        self._fitting = threading.Lock()  # held by the `fit` in progress
         self.result: FitResult | None = None
 
     @classmethod
@@ -162,7 +162,7 @@ class Trainer:
     def add_hook(self, hook: Hook, *, every: int) -> None:
         """Call `hook(metrics)` in the chief's thread whenever another `every` units have been applied.
 
-        A `fit` that is under way does not take it up.
+        A `fit` in progress ignores it.
 
         Raises:
           ConfigError: `every` is below 1.
@@ -183,11 +183,11 @@ class Trainer:
 
         Args:
           protocol: as in a plan, without a share.
-          why: for the event log.
+          why: reason, for the event log.
 
         Raises:
           ConfigError: the protocol cannot be used; nothing has changed.
-          NotRunning: no `fit` is under way, or it is in no phase.
+          NotRunning: no `fit` is in progress, or it is in no phase.
         """
         chief = self._chief  # read once: `fit` may end meanwhile
         if chief is None:
@@ -266,7 +266,7 @@ class Trainer:
                 yield from _received(metrics, fitted)
             finally:
                 self._hooks.remove((metrics.put, every))
-                if not fitted.done():  # one that was refused leaves the `fit` under way alone
+                if not fitted.done():  # one that was refused leaves the `fit` in progress alone
                     self.preempt()
                 self.result = fitted.result()
                 self._preempted = False  # `fit` may have ended before it was asked
