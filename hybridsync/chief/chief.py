@@ -11,7 +11,7 @@ class Chief:
     """Puts a service for the roles and a control for the controller before one state.
 
     Args:
-      state: of the run.
+      state: the run's state.
 
     Attributes:
       service: takes the calls of workers, servers and supervisors.

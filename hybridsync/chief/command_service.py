@@ -22,7 +22,7 @@ class CommandService:
     """Answers a run's user from the run's state; every public method takes its lock.
 
     Args:
-      state: of the run.
+      state: the run's state.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -59,7 +59,7 @@ class CommandService:
         with self._condition:
             phase = self._running_phase()
             units = self._state.ledger.num_applied
-        if (held := orders.held) is None or held.spec != spec:  # under way or not: an order holds the policy off
+        if (held := orders.held) is None or held.spec != spec:  # in progress or not: an order disables the policy
             orders.give(spec, units, request.reason)  # outside of the run's lock: a disk may take long
         with self._condition:
             self._condition.notify_all()
@@ -73,7 +73,7 @@ class CommandService:
                 raise NotRunning("the run is over; there is nothing to stop")
             if not state.preempted:
                 state.reports.stops.append(request.reason)
-            state.ask_stop()  # first: whoever starts the next chief is to know, should this one die
+            state.ask_stop()  # first: the supervisor has to know it, should this chief die
             state.preempted = True
             self._condition.notify_all()
             return StopReply(state.ledger.num_applied)
@@ -137,8 +137,8 @@ def told_of(newest: Newest, seconds: float) -> dict:
     """Return the part of a `StatusReply` that the record alone tells.
 
     Args:
-      newest: of the run.
-      seconds: of the run so far.
+      newest: newest record of the run.
+      seconds: duration of the run so far, in seconds.
     """
     saved = newest.checkpoint_units >= 0
     return {

@@ -1,7 +1,8 @@
 """One group phase at the chief: who averages with whom, what every replica has applied, who is waited for. Pure.
 
-The generator's groups get their numbers here, one order for everybody, beside what their members have told of their
-units: at a full synchronisation everybody has told everything, so the units of the one state are known.
+The generator's groups get their numbers here, in one order for all members, along with the units that their members
+have reported: at a full synchronisation every member has reported all its units, so the units of the one state are
+known.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ class GroupRounds:
     """The group rounds of one phase.
 
     Args:
-      phase: that is grouped.
-      rule: its generator.
+      phase: the phase; its protocol averages replicas in groups.
+      rule: the group generator of the phase's protocol.
     """
 
     def __init__(self, phase: Phase, rule: GroupRule) -> None:
@@ -47,7 +48,7 @@ class GroupRounds:
             return None
         return cls(phase, phase.protocol.group_rule(phase.members, phase.id.number))
 
-    # --- what workers do; each tells whether somebody may have an answer by it ---
+    # --- what workers do; each method returns whether a waiting worker may have an answer now ---
 
     def join_group(self, request: GroupRequest, now: float) -> bool:
         """Take in a worker that has come to a group round, or serves until then; a repeat changes nothing."""
@@ -116,7 +117,7 @@ class GroupRounds:
         for worker, missing in self._rule.waits_for().items():
             waited = now - self._arrived[worker][1]
             for other in missing:
-                if other not in self._arrived and other not in self._serving:  # who waits itself is not to blame
+                if other not in self._arrived and other not in self._serving:  # one that waits itself is not to blame
                     found[other] = max(waited, found.get(other, -math.inf))
         return found
 

@@ -24,7 +24,7 @@ def mesh_grant(num_places: int, units_per_sec: float) -> int:
 
     Args:
       num_places: units of a whole step.
-      units_per_sec: of the whole mesh; 0 is not known.
+      units_per_sec: units per second of the whole mesh; 0 if unknown.
     """
     steps = max(1, round(units_per_sec * MESH_SECS / num_places)) if units_per_sec else 2
     return steps * num_places
@@ -47,13 +47,13 @@ def worker_grant(
     but of the last ones, with those that it has in hand, no more than its share.
 
     Args:
-      units_per_sec: of this worker; 0 is not known.
-      room: units of the phase that nobody has.
-      num_workers: of the phase.
+      units_per_sec: units per second of this worker; 0 if unknown.
+      room: units of the phase that are not leased.
+      num_workers: number of workers in the phase.
       wanted: units that the worker takes at a time.
       in_hand: units that it has.
-      secs: of work to hand out, far from the end.
-      all_per_sec: of all workers together; 0 is not known.
+      secs: seconds of work to hand out, far from the end.
+      all_per_sec: units per second of all workers together; 0 if unknown.
 
     >>> worker_grant(units_per_sec=0.0, room=4000, num_workers=4, wanted=50), worker_grant(50.0, 40, 4, wanted=50)
     (50, 10)

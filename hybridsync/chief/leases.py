@@ -87,7 +87,7 @@ class Leases:
         """Return the active phase.
 
         Raises:
-          StalePhase: it is another one.
+          StalePhase: another phase is active.
         """
         if self.phase is None or self.phase.id != phase_id:
             named, active = phase_id.beside(self.phase_id)
@@ -99,7 +99,8 @@ class Leases:
 
         Raises:
           StalePhase: the caller is in another phase.
-          NotRegistered: it has units of this phase that this chief has not heard of: it has not said where it stands.
+          NotRegistered: it has units of this phase that this chief does not know of: it has not reported its role state
+            yet.
         """
         phase = self.expect(request.phase_id)
         key = self.key_of(request.worker)
@@ -122,7 +123,7 @@ class Leases:
     def record_progress(self, key: str, completed: int, now: float) -> bool:
         """Note how many units of a stream are done; returns whether the ledger learned of new applied ones.
 
-        A member of the mesh that is a step behind says nothing new.
+        A report from a member of the mesh that is a step behind contains nothing new.
         """
         if key == MESH:
             completed = max(completed, self._completed)
@@ -152,7 +153,7 @@ class Leases:
     def release_worker(self, worker: int) -> None:
         """Take back what an asynchronous worker had: others get it."""
         key = f"worker {worker}"
-        self._doubted = {key: self._doubted[key]} if key in self._doubted else {}  # else nobody might be left for them
+        self._doubted = {key: self._doubted[key]} if key in self._doubted else {}  # else maybe none is left for them
         self.ledger.release(key)
         self._streams.pop(key, None)
         lost = self._rates.pop(key, None)
@@ -212,7 +213,7 @@ class Leases:
             count = mesh_grant(phase.num_places, rate)
         else:
             in_hand = self.ledger.holders().get(key, 0) if wanted > 1 else 0
-            secs = WORKER_SECS if phase.mode.is_served else MESH_SECS  # where everybody is waited for at the end
+            secs = WORKER_SECS if phase.mode.is_served else MESH_SECS  # MESH_SECS where the end waits for all workers
             room = self.ledger.room(phase.end_units)
             count = worker_grant(rate, room, len(phase.members), wanted, in_hand, secs, self._all_per_sec)
         had = stream.ranges(0, len(stream)) if self.ledger.num_waiting else ()

@@ -1,8 +1,8 @@
 """The ledger: which units were issued, and what became of each.
 
-`issued = applied + dropped + outstanding` holds at all times; units are issued as 0, 1, 2, ... so the number issued
-is also the next fresh unit. Outstanding units are leased to somebody, or wait to be leased again because whoever had
-them is gone. A dropped unit is final: a fresh one takes its place, until the units applied make up the workload.
+`issued = applied + dropped + outstanding` holds at all times; units are issued as 0, 1, 2, ... so the number issued is
+also the next fresh unit. Outstanding units are leased to a holder, or wait to be leased again because their holder is
+gone. A dropped unit is final: a fresh one takes its place, until the units applied make up the workload.
 
 The holder of the state owns the truth about applied and dropped units; this is the chief's cache of it.
 
@@ -107,8 +107,8 @@ class Ledger:
         """Hand up to `count` units to `holder`, outstanding ones first, then fresh ones.
 
         Args:
-          holder: who gets them.
-          count: how many at most.
+          holder: name of the stream that gets the units, such as "worker 0".
+          count: maximum number of units.
           limit: applied units at which the phase ends; no lease lets applied plus leased exceed it.
           had: units that `holder` got before and may still compute, though they wait for others too: it gets none of
             them again, and nothing in their place. Not looked at where no units wait.
@@ -169,7 +169,7 @@ class Ledger:
     def record_dropped(self, unit: int) -> bool:
         """Note a unit as finally dropped; returns whether that is news.
 
-        It may be noted as applied: a mesh's position says how far it is, not what became of each unit.
+        It may be noted as applied: a mesh's position reports how far it is, not what became of each unit.
         """
         if unit in self._dropped:
             return False

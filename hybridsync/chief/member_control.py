@@ -15,7 +15,7 @@ class MemberControl:
     Every method takes the run's lock.
 
     Args:
-      state: of the run.
+      state: the run's state.
     """
 
     def __init__(self, state: RunState) -> None:

@@ -1,8 +1,8 @@
 """Follows who takes part in a run: incarnations, liveness leases, who is late or quarantined. Reads no clock. Pure.
 
-A role is alive while its last sign of life is younger than the lease. A newer process under the same number fences
-the older one: its incarnation is refused from then on. The incarnation is the restart count of the process, which its
-supervisor counts, so that a restarted chief goes on with the same ones.
+A role is alive while its last sign of life is younger than the lease. A newer process under the same number fences the
+older one: its incarnation is refused from then on. The incarnation is the restart count of the process, which its
+supervisor counts, so that a restarted chief continues with the same ones.
 """
 
 from __future__ import annotations
@@ -107,13 +107,13 @@ class RunMembership:
       lease_secs: a worker without a sign of life for so long is lost; infinite for threads, which cannot die
         unnoticed.
       now: monotonic seconds.
-      late: workers that come only later: nobody waits for them to register.
+      late: workers that join later: the start does not wait for them to register.
 
     Attributes:
       workers, servers: live processes.
       quarantined: worker -> why its place stays empty from now on.
       resting: worker between two phases -> the state it holds, None if it holds none.
-      entering: servers that said last that they fetch the state of a phase.
+      entering: servers that last reported that they fetch the state of a phase.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Keeps what a run's user has ordered: a protocol that takes the place of the plan's for the rest of a stage.
 
 An order is durable before its user hears that it was taken. It is pending until a phase is entered for it; from then on
-it belongs to the stage of the plan that this phase is in, and holds to that stage's end, whoever serves as chief.
+it belongs to the stage of the plan that this phase is in, and holds to that stage's end, even if the chief is replaced.
 
 >>> orders = Orders()
 >>> orders.give("ssp", 40, "the network is slow").number, orders.of(1)
@@ -125,8 +125,8 @@ class Orders:
     def begin(self, stage: int) -> Order | None:
         """Have the pending order belong to `stage`, for which a phase is entered; returns the order of that stage.
 
-        The order itself is durable already, and a phase says which one it carries out: training does not end because
-        a disk refuses this (see `keep`).
+        The order itself is durable already, and a phase contains the number of the order that it carries out: training
+        does not end because a disk refuses this (see `keep`).
         """
         with self._lock:
             self.enter(stage)

@@ -29,11 +29,11 @@ class PhaseMembership:
       admitted: worker -> incarnation that entered.
       back: worker -> the state it brought back, None if it holds none.
       positions: worker -> units of its stream that are done.
-      doing: worker -> what it said last that it does, also of one that is in an older phase still.
+      doing: worker -> the activity that it last reported, also of a worker that is still in an older phase.
       stamps: (role, id) -> its first and last update, monotonic seconds of the chief's clock; of those that made any.
-      warned: (role, id) of those that have been told that the phase is revoked.
+      warned: (role, id) of those that were notified that the phase is revoked.
       broken: why the phase cannot go on; "" while it can.
-      gathering: everybody is called back from the broken phase, and the next one is not announced yet.
+      gathering: all roles are called back from the broken phase, and the next one is not announced yet.
     """
 
     announced: bool = False

@@ -17,9 +17,9 @@ class ReportBuffer:
     """Adds up what roles reported since the controller took the last buffer.
 
     Args:
-      loss_sum: of `num_losses` units.
-      staleness: of each update.
-      compile_secs: of all roles together.
+      loss_sum: sum of the losses of `num_losses` units.
+      staleness: staleness of each update, in updates.
+      compile_secs: compilation time of all roles together, in seconds.
       compute_secs: worker -> seconds.
       wait_secs: worker -> seconds that it waited for others or for a transfer.
       sent_bytes, received_bytes: worker -> bytes of gradients and states.
@@ -30,7 +30,7 @@ class ReportBuffer:
       lost: roles that are gone.
       quarantined: units that are left out from now on.
       unfit: workers whose place stays empty from now on.
-      decisions: who is a straggler from now on, and who no longer.
+      decisions: changes of the stragglers: which worker is one from now on, and which no longer.
       stops: why the run's user has it stopped.
     """
 

@@ -24,11 +24,11 @@ class RunControl:
     Every method takes the run's lock.
 
     Args:
-      state: of the run.
+      state: the run's state.
 
     Attributes:
       ledger: the run's accounting. It takes no lock: the controller calls no method of it that changes anything.
-      orders: of the run's user, behind a lock of their own.
+      orders: the orders of the run's user, behind a lock of their own.
       members: the run's workers and servers.
     """
 
@@ -43,8 +43,8 @@ class RunControl:
     def adopt(self, phase: Phase | None, broken: str = "") -> None:
         """Go on with a phase that an earlier chief announced, None where there is none; roles wait no longer.
 
-        Where it goes on, the ledger says what its starting state does; what came after that, roles report from now
-        on, and the holder of its state tells the rest (see `record`).
+        If it continues, the ledger equals that of its starting state; what came after that, roles report from now on,
+        and the holder of its state reports the rest (see `record`).
 
         Args:
           phase: the newest that a role is in.
@@ -58,7 +58,7 @@ class RunControl:
         """Make `phase` the one that workers enter; its leases stay closed until `open_leases`.
 
         Args:
-          phase: that begins.
+          phase: the phase that begins.
           left_out: live workers that a policy leaves out of it; they measure themselves meanwhile.
         """
         with self._condition:
@@ -206,7 +206,7 @@ class RunControl:
         """Bring the ledger up to what the state's holder says.
 
         Args:
-          snapshot: of the phase's state.
+          snapshot: snapshot of the phase's state.
           final: nothing was applied after it; else more may have been reported meanwhile.
 
         Raises:
@@ -231,11 +231,11 @@ class RunControl:
     def reclaim(self) -> dict[str, int]:
         """Offer every leased unit of an asynchronous phase to whoever asks, though its holder may still push it.
 
-        A unit is applied once whoever comes first. Returns how many units each holder had.
+        A unit is applied once, by the first push of it. Returns how many units each holder had.
         """
         with self._condition:
             held = self.ledger.holders()
-            self._state.leases.trust_all()  # else nobody might be left for what they wait with
+            self._state.leases.trust_all()  # else no worker might be left for the units that wait for another one
             self.release_all()
             self._condition.notify_all()
             return held

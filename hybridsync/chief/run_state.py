@@ -34,14 +34,14 @@ class RunState:
     """Holds everything that the chief knows of its run.
 
     The condition guards every attribute, and everything that an attribute holds. It is notified whenever something
-    changes that somebody may wait for. This class never takes it: `ChiefService` and `RunControl` take it in each of
+    changes that a caller may wait for. This class never takes it: `ChiefService` and `RunControl` take it in each of
     their public methods, and every method here is called under it.
 
     Args:
       ledger: the run's accounting.
       num_workers: slots of the run.
       schema: `Layout.schema_hash` that every role has to share.
-      clock: for leases, deadlines and rates.
+      clock: clock for leases, deadlines and rates.
       lease_secs: a worker without a sign of life for so long is lost; infinite for threads, which cannot die
         unnoticed.
       num_servers: parameter servers of the run.
@@ -49,22 +49,22 @@ class RunState:
       known: how many units an earlier chief knew to be applied, of which the ledger may not have heard.
       evict: has the process ended of a role that is given up; called at once, under the lock: a thread that is in a
         call to that process waits for an answer.
-      late: workers that come only later: nobody waits for them to register.
-      detector: judges workers by what they report; None judges nobody.
+      late: workers that join later: the start does not wait for them to register.
+      detector: judges workers by what they report; None disables the detection of stragglers.
       unfit: finds workers whose units are not finite; None where no process can be started in their place.
-      orders: of the run's user; None keeps them in memory.
-      ask_stop: tells whoever starts the chief's process that the run's user has it stopped.
+      orders: the orders of the run's user; None keeps them in memory.
+      ask_stop: notifies the process that starts chiefs that the run's user has it stopped.
 
     Attributes:
-      members: of the run.
-      phase_members: of the active phase.
-      grouping: the group rounds of the active phase; None where it has none.
+      members: membership of the run.
+      phase_members: membership of the active phase.
+      grouping: the group rounds of the active phase; None if it has none.
       revoked: phases that broke. They stay here for good: a stopped process may ask much later.
-      fenced: (worker, incarnation) of lost workers, of which servers have not been told yet.
+      fenced: (worker, incarnation) of lost workers that servers have not been notified of yet.
       preempted: the run was asked to stop.
       over: the run is over.
       informed: (role, id) of those that have heard that it is over.
-      figures: what the record says of the run so far.
+      figures: figures of the run so far, as the record contains them.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class RunState:
             self.break_phase(f"workers {gone} were lost while it began")
         if not all(map(self.members.is_live, phase.servers)):
             self.break_phase("a server was lost while it began")
-        if phase.protocol.awaits_workers:  # for whoever is not here, too
+        if phase.protocol.awaits_workers:  # for workers that are not here, too
             self.fenced.extend((worker, 0) for worker in self.members.missing_workers())
 
     def break_phase(self, reason: str) -> None:
@@ -163,7 +163,7 @@ class RunState:
         """Raise the error that ends the controller's waits, if there is one.
 
         Raises:
-          PhaseBroken: the phase cannot go on, and nobody is called back from it yet.
+          PhaseBroken: the phase cannot go on, and the roles are not called back from it yet.
           HybridSyncError: the run cannot go on.
         """
         self.waits.raise_failure()

@@ -56,7 +56,7 @@ class ChiefService:
     calls those.
 
     Args:
-      state: of the run.
+      state: the run's state.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -222,7 +222,8 @@ class ChiefService:
             state.reports.add(report, state.offsets.secs(report.role, report.id))
             if report.role == "worker":
                 state.phase_members.record_activity(report)
-            # What a report from a broken phase tells of may be lost: the newest state that is found says what counts.
+            # What a report from a broken phase contains may be lost: the newest state that is found decides what
+            # counts.
             if report.phase_id == state.leases.phase_id and not state.phase_members.broken:
                 self._take_progress(report)
             elif report.role == "worker" and state.is_left_out(report.id):
@@ -382,7 +383,7 @@ class ChiefService:
         if found is None or not state.ledger.quarantine(found.unit):
             return
         state.reports.quarantined.append(found)
-        state.break_phase(f"unit {found.unit} is quarantined")  # the next phase tells who holds the state
+        state.break_phase(f"unit {found.unit} is quarantined")  # the next phase names the holders of the state
         if state.suspects.is_hopeless(state.ledger.num_applied):
             state.waits.fail(
                 RoleLost(
@@ -395,7 +396,7 @@ class ChiefService:
     def _is_revoked(self, phase_id: PhaseId) -> bool:
         """Return whether a role in `phase_id` is to leave it.
 
-        It cannot go on, or it is over, and nobody may be left to say so.
+        The phase is broken, or it has ended, and possibly no role is left to notify the caller.
         """
         return NO_PHASE < phase_id < self._state.leases.phase_id or phase_id in self._state.revoked
 

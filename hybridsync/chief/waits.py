@@ -17,8 +17,8 @@ class Waits:
     Every method is called under the condition's lock, which a wait gives up while it lasts.
 
     Args:
-      clock: for deadlines.
-      condition: that everybody waits on.
+      clock: clock for deadlines.
+      condition: condition that all threads wait on.
     """
 
     def __init__(self, clock: Clock, condition: Condition) -> None:
