@@ -7,7 +7,7 @@ another certificate, which a running host takes up.
 
 `hybridsync certs rotate --folder=DIR` gives the head another certificate. The running job whose head it is then gives
 all its roles new certificates and a new token. --authority=begin, use and end exchange the authority in three steps;
-behind each one every host gets a new folder. `hybridsync certs revoke --folder=DIR --host=INDEX` takes back what was
+after each step every host gets a new folder. `hybridsync certs revoke --folder=DIR --host=INDEX` takes back what was
 issued for a host until now. Exit codes: 0 done, 1 refused and nothing was changed.
 """
 

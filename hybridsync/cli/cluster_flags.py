@@ -141,7 +141,8 @@ def _shared_job(launch_of: Callable[[ClusterSpec], Launch]) -> tuple[Job, Launch
 def _prepare(job: Job, launch: Launch) -> None:
     """Make what a job finds in its workdir.
 
-    The resume is checked here, once: an agent that is started again, or a job that comes from the queue again, goes on.
+    The resume is checked here, once: an agent that is started again, or a job that comes from the queue again,
+    continues.
 
     Raises:
       HybridSyncError: the workdir or the certificates cannot be used.

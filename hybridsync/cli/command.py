@@ -32,7 +32,7 @@ def with_single_values(arguments: Sequence[str]) -> list[str]:
             found.append(f"{_SET}={argument.removeprefix(_CONFIG_VALUE)}")
         elif setting and not is_flag and "=" in argument:
             found.append(f"{_SET}={argument}")
-        elif argument != _SET or following.startswith("-"):  # absl says that a value is missing
+        elif argument != _SET or following.startswith("-"):  # absl reports that a value is missing
             found.append(argument)
         setting = argument == _SET or argument.startswith(f"{_SET}=") or (setting and not is_flag)
     return found

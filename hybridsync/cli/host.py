@@ -1,9 +1,10 @@
 """Be one host of a run on several: `hybridsync host --head=HOST:PORT --index=I --hosts=N --config=FILE --workdir=DIR`.
 
 The same line runs on every host, with another --index, and takes all flags of `hybridsync train`. Host 0 is the head:
-it supervises the run. The others attach to it, and start what it says. The configuration, the workdir and the package
-lie under the same paths on all of them. Where --head, --index and --hosts are left out, HYBRIDSYNC_HEAD,
-HYBRIDSYNC_INDEX and HYBRIDSYNC_HOSTS say it, or the cluster manager: Slurm, or Kubernetes with JobSet.
+it supervises the run. The others attach to it, and start the roles that it assigns. The configuration, the workdir and
+the package lie under the same paths on all of them. Where --head, --index and --hosts are left out, HYBRIDSYNC_HEAD,
+HYBRIDSYNC_INDEX and HYBRIDSYNC_HOSTS replace them, or the environment of the cluster manager: Slurm, or Kubernetes with
+JobSet.
 
 Exit codes, on every host: 0 complete, 75 saved (run again) or told to leave, 1 refused input, 70 our fault.
 """
@@ -39,7 +40,7 @@ def cluster_of(place: Place) -> ClusterSpec:
 
     Raises:
       ConfigError: no certificates are named.
-      AddressError: the head's name has no address, or none that other hosts reach, or there is no way to it.
+      AddressError: the head's name has no address, or none that other hosts reach, or there is no route to it.
     """
     if not FLAGS.certs:
         raise ConfigError(

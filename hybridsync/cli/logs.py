@@ -1,7 +1,7 @@
 """Show a run's logs: `hybridsync logs RUN [ROLE] [--lines=N] [--follow]`, where RUN is its --workdir.
 
 ROLE is chief, server, worker, fork-server, or one of several: worker-3. Without it the end of every log is shown.
---follow shows what comes, until the run ends. Exit codes: 0 shown, 1 there is no such log, 70 our fault.
+--follow prints new lines until the run ends. Exit codes: 0 shown, 1 there is no such log, 70 our fault.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def logs_of(workdir: Path, role: str) -> dict[str, Path]:
     """Return the logs of a run by their names.
 
     Args:
-      workdir: of the run.
-      role: "" for all; one, or the kind of several.
+      workdir: the run's workdir.
+      role: name of a role; "worker" or "server" for all of that kind; "" for all logs.
 
     Raises:
       WorkdirError: the run has no such log.

@@ -10,7 +10,7 @@ def checked_reason(text: str) -> str:
     """Return the text of --why, which a message can carry.
 
     Raises:
-      ConfigError: it is too long, or has a control character or a byte that is no UTF-8.
+      ConfigError: the text is too long, or has a control character or a byte that is not UTF-8.
     """
     if len(text) > MOST_REASON_CHARS:
         raise ConfigError(

@@ -31,7 +31,7 @@ def build_run(record):
     """Return the run that left `record`, with the configuration it resolved.
 
     Raises:
-      ConfigError: the configuration file is absent, or another one.
+      ConfigError: the configuration file is absent, or is not the run's.
     """
     from hybridsync.training.run import Run
 
@@ -51,9 +51,9 @@ def replay_here(workdir: Path) -> int:
     from hybridsync.replay.logged_run import read_record
     from hybridsync.replay.verdict import replay
 
-    if not os.path.isdir(workdir):  # False, where a Path raises, in a folder that nobody lets us look into
+    if not os.path.isdir(workdir):  # False, where a Path raises, in a folder without permission to read
         raise WorkdirError(f"there is no workdir {workdir}; give the --workdir of a run")
-    if read_config(workdir) is None:  # before the lock leaves its file in a folder of somebody else's
+    if read_config(workdir) is None:  # before the lock leaves its file in a folder that is not a run's
         raise WorkdirError(f"{workdir} holds no run; give the --workdir of one")
     with WorkdirLock(workdir):
         record = read_record(workdir)

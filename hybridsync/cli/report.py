@@ -29,8 +29,8 @@ def write_report(workdirs: list[str], out: str | None) -> Path:
     """Write the page of the runs, or of the search, in `workdirs` and return its path.
 
     Raises:
-      WorkdirError: a folder holds no run, one without anything to show, or a damaged file; what is named is no folder,
-        or cannot be read; or the disk refuses.
+      WorkdirError: a folder holds no run, a run without anything to show, or a damaged file; a path is not a folder, or
+        cannot be read; or the disk refuses.
     """
     for folder in (*workdirs, out or ""):
         local_path(folder)

@@ -1,6 +1,6 @@
 """Standard streams that cannot end a run: a full disk, a reader that has left, a terminal that was closed.
 
-A command that works for hours goes on without its display (`outlast`). A command whose output is its result ends with
+A command that works for hours continues without its display (`outlast`). A command whose output is its result ends with
 the reader of it (`ends_with_its_reader`).
 """
 

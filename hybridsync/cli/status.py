@@ -1,8 +1,8 @@
 """Say where a run stands: `hybridsync status RUN [--json]`, where RUN is its --workdir.
 
 It shows phase and protocol, units, the rate of each worker, staleness, restarts, the last checkpoint, evaluations, and
-who is being started. A run that has ended, or that no command reaches, is told of by its files. Exit codes: 0 shown,
-1 there is no run to show, 70 the chief gives no answer.
+the roles that are starting. For a run that has ended, or that no command reaches, the figures come from its files. Exit
+codes: 0 shown, 1 there is no run to show, 70 the chief gives no answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def status_of(workdir: Path) -> RunStatus:
     """Return where the run in `workdir` stands.
 
     Raises:
-      WorkdirError: there is no run.
+      WorkdirError: there is no run in the workdir.
       NotRunning: it is starting for the first time, and nothing of it is written yet.
       RoleLost, WaitTimeout: its chief gives no answer.
     """
@@ -44,7 +44,7 @@ def status_of(workdir: Path) -> RunStatus:
         if holder is not None and not (workdir / EVENTS_FILE).exists():
             raise
         found = written_status(workdir, holder.since if holder is not None else None)
-        if found.status.exit in ("", INTERRUPTED):  # it goes on, or may do so where no command reaches it
+        if found.status.exit in ("", INTERRUPTED):  # it continues, or may do so where no command reaches it
             print(f"note: {reason}", file=sys.stderr)
         return found
 

@@ -1,6 +1,6 @@
 """Stop a running run with a save: `hybridsync stop RUN [--why=TEXT] [--nowait]`, where RUN is its --workdir.
 
-The run saves its state and exits with 75, as after SIGTERM; the command that started it goes on from there. This
+The run saves its state and exits with 75, as after SIGTERM; the command that started it resumes from there. This
 command waits for that. Exit codes: 0 stopped, 1 the run is not running, 70 it gives no answer, does not stop or ended
 without a save, 130 Ctrl-C ended the waiting.
 """
@@ -51,7 +51,7 @@ def told_of(workdir: Path, before: tuple[int, int]) -> str:
     """Return what the user is told of a run that has ended.
 
     Args:
-      workdir: of the run.
+      workdir: the run's workdir.
       before: stamp of the summary that an earlier session had left.
 
     Raises:
@@ -74,9 +74,9 @@ def stop(workdir: Path, reason: str, *, wait: bool) -> str:
     """Stop a run; returns what the user is told.
 
     Args:
-      workdir: of the run.
-      reason: why, in the user's words.
-      wait: until it has ended.
+      workdir: the run's workdir.
+      reason: reason, in the user's words.
+      wait: whether to wait until the run has ended.
 
     Raises:
       HybridSyncError: it is not running, gives no answer, or has not saved and ended in time.

@@ -1,8 +1,8 @@
 """Change a running run's protocol: `hybridsync switch RUN PROTOCOL [--why=TEXT]`, where RUN is its --workdir.
 
 PROTOCOL is written as in a plan, without a share: bsp, or "ssp(staleness=2)". It takes the place of the plan's protocol
-to the end of the stage under way; later stages go by the plan. Exit codes: 0 taken, 1 refused and nothing changed,
-70 the chief gives no answer.
+to the end of the current stage; later stages follow the plan. Exit codes: 0 taken, 1 refused and nothing changed, 70
+the chief gives no answer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Search for a job's switch point: `hybridsync tune --config=configs/digits_async_hurts.py --runtime=simulator`.
 
 Binary search over the share of BSP (the offline policy of Sync-Switch, ICDCS 2021). Every run is recorded; a search
-that was killed goes on when the same command is given again. `--plan=auto` of the other launchers takes the answer.
+that was killed continues when the same command is given again. `--plan=auto` of the other launchers takes the answer.
 Exit codes: 0 found, 75 stopped and saved (run again), 1 refused input, 70 our fault.
 """
 
