@@ -1,7 +1,7 @@
 """Finds out which host this is, how many there are and where the head is. Pure.
 
 Flags come first, then `HYBRIDSYNC_HEAD`, `HYBRIDSYNC_INDEX` and `HYBRIDSYNC_HOSTS`, then the cluster manager's
-environment: JobSet's or an indexed Job's, else Slurm's. Where nobody says anything there is one host.
+environment: JobSet's or an indexed Job's, else Slurm's. If no source has a value, there is one host.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Place:
 
     Attributes:
       head: address of the head, host:port.
-      index: of this host, from 0; index 0 is the head.
-      hosts: how many hosts there are.
+      index: index of this host, from 0; index 0 is the head.
+      hosts: number of hosts.
     """
 
     head: str
@@ -62,18 +62,18 @@ def discover(
 ) -> Place:
     """Find out this host's place in the run.
 
-    Each of the three values comes from the first source that says it, so a flag may replace one value of Slurm's.
+    Each of the three values comes from the first source that has it, so a flag may replace one value of Slurm's.
 
     Args:
       environ: the process's environment.
-      head: of the flag --head: host:port or host, "" where it is absent.
-      index: of the flag --index, None where it is absent.
-      hosts: of the flag --hosts, None where it is absent.
-      port: of the head, where whoever names its host names no port.
+      head: value of --head: host:port or host; "" if absent.
+      index: value of --index; None if absent.
+      hosts: value of --hosts; None if absent.
+      port: default port of the head.
 
     Raises:
-      ConfigError: a value is no address or no number, a value is missing while another is told, the index is not below
-        the number of hosts, or what a cluster manager says contradicts itself.
+      ConfigError: a value is not an address or not a number, only some of the values are given, the index is not below
+        the number of hosts, or the values of a cluster manager contradict each other.
 
     >>> discover({})
     Place(head='127.0.0.1:4711', index=0, hosts=1)
@@ -162,7 +162,7 @@ def _slurm(environ: Mapping[str, str]) -> _Source:
 
     Raises:
       ConfigError: the list and the number of nodes differ, the list lacks this node, the task is not the only one of
-        its node, or the step is a part of the job's nodes and nobody names this node.
+        its node, or the step is a part of the job's nodes and no variable names this node.
     """
     text = environ["SLURM_JOB_NODELIST"]
     names, many = expand(text), _variable(environ, "SLURM_JOB_NUM_NODES")
@@ -212,7 +212,7 @@ def _address(told: _Told, port: int) -> str:
     """Return the address of the head with its port.
 
     Raises:
-      ConfigError: it is no address.
+      ConfigError: the value is not an address.
     """
     found = _HEAD.fullmatch(str(told.value))
     number = port if found is None or found["port"] is None else int(found["port"])

@@ -1,7 +1,6 @@
 """Says which flags a job for a cluster takes, and what it is made of. Pure.
 
-The clusters differ in what they ask for: Slurm and Ray are told how many hosts there are, ssh has a file that names
-them.
+The clusters differ in what they ask for: Slurm and Ray need the number of hosts, ssh a file that names them.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ class Job:
     """Holds what each host of a job is started with.
 
     Args:
-      num_hosts: of the run.
-      workdir: of the run, the same path on all hosts.
+      num_hosts: number of hosts of the run.
+      workdir: the run's workdir, the same path on all hosts.
       certs: folder that holds a folder of certificates for each host, named by its index.
-      flags: of `hybridsync host`, but those that say which host it is.
+      flags: flags of `hybridsync host`, except those that give the host's index.
     """
 
     num_hosts: int
@@ -74,7 +73,7 @@ def number_of_hosts(cluster: str, hosts: str) -> int:
     """Return the number of hosts that `--hosts` asks for.
 
     Raises:
-      ConfigError: it is no number above 0.
+      ConfigError: the text is not a number above 0.
 
     >>> number_of_hosts("slurm", "2")
     2

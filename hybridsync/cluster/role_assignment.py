@@ -15,8 +15,8 @@ class RoleAssignment:
 
     Every role has a home. Workers are divided among the hosts in blocks, so that neighbours meet on one host; servers
     lie on different hosts, as far as there are some. A lost role starts again at home. Where its host has been away for
-    `patience_secs`, it goes to another one: a worker to a free slot, a server to the host with the fewest of them.
-    A role stays where it runs when its home comes back.
+    `patience_secs`, the role moves to another host: a worker to a free slot, a server to the host with the fewest of
+    them. A role stays where it runs when its home comes back.
 
     >>> assignment = RoleAssignment(num_hosts=3, num_workers=4, num_servers=2)
     >>> [assignment.home("worker", worker) for worker in range(4)]
@@ -28,7 +28,7 @@ class RoleAssignment:
       num_hosts: hosts of the run; 0 is the head.
       num_workers: worker slots of the run.
       num_servers: parameter servers.
-      patience_secs: how long a role waits for its host.
+      patience_secs: how long a role waits for its host, in seconds.
     """
 
     num_hosts: int = 1
@@ -62,10 +62,10 @@ class RoleAssignment:
 
         Args:
           role: "chief", "server" or "worker".
-          role_id: its number among its kind.
-          slots: of the hosts that are there, by index: how many workers each may have.
-          away_secs: of the hosts that are not there, by index: for how long.
-          places: of the other roles that run or start: role and number -> host.
+          role_id: index of the role within its kind.
+          slots: index of each present host -> maximum number of workers there.
+          away_secs: index of each absent host -> seconds of its absence.
+          places: (role, index) of the other roles that run or start -> index of their host.
         """
         home = self.home(role, role_id)
         if home in slots:

@@ -33,8 +33,8 @@ class JobState:
     Args:
       name: Slurm's word, such as RUNNING.
       reason: why it is there, "None" for none.
-      code: with which its script has ended.
-      signal: that has ended its script; 0 for none.
+      code: exit code of its script.
+      signal: number of the signal that ended its script; 0 if none.
     """
 
     name: str
@@ -114,7 +114,7 @@ def running_job(job: Job, options: str, queue: str) -> str | None:
     Args:
       job: what each host is started with.
       options: further options of sbatch.
-      queue: what `squeue --format="%i %T %k"` says: number, state and comment of each job.
+      queue: output of `squeue --format="%i %T %k"`: number, state and comment of each job.
 
     Raises:
       ConfigError: another job trains in that workdir.

@@ -8,12 +8,12 @@ from hybridsync.core.errors import ConfigError
 def addresses_of(text: str, name: str) -> tuple[str, ...]:
     r"""Return the addresses of the hosts, the head's first, as the script for ssh reads them.
 
-    A line has an address, and what ssh is told where that differs. Empty lines and those that begin with # are left
+    A line has an address, and the destination for ssh if that differs. Empty lines and those that begin with # are left
     out.
 
     Args:
-      text: of the file.
-      name: of the file, for errors.
+      text: content of the file.
+      name: name of the file, for errors.
 
     Raises:
       ConfigError: it names no host, or one twice.
