@@ -55,11 +55,11 @@ class Communicator(Protocol):
     def gather(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """Tell why the member at `index` contributed nothing for its units, "" where it did; returns what all say.
 
-        Called only after a sum that lacks somebody's contribution, which all members see alike.
+        Called only after a sum that lacks a contribution, which all members see alike.
 
         Args:
-          index: of the member.
-          reasons: one for each of its units, and as many as everybody else's: "" beyond them.
+          index: place of the member in the mesh.
+          reasons: the reason for each of its units, padded with "" to the length that all members use.
 
         Raises:
           PhaseRevoked: a member is gone, or the phase was broken off.

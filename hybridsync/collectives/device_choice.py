@@ -26,7 +26,7 @@ def num_ways(num_members: int, num_devices: int) -> int:
 def devices_of(device_choice: int, num_members: int, num_devices: int) -> tuple[int, ...]:
     """Return the local device of each member, in mesh order, that `device_choice` stands for; no two are the same.
 
-    The first choices take the same device of everybody.
+    The first choices take the same device of every member.
 
     >>> [devices_of(device_choice, 2, 3) for device_choice in range(9)]
     [(0, 0), (1, 1), (2, 2), (0, 1), (1, 2), (2, 0), (0, 2), (1, 0), (2, 1)]
@@ -41,8 +41,8 @@ def devices_of(device_choice: int, num_members: int, num_devices: int) -> tuple[
 class Meshes:
     """Chooses the mesh of the next lock-step phase.
 
-    After a loss the next mesh takes another device choice, in the same member order while there is one; then the
-    order rotates. A member alone is connected to nobody: its mesh never wears out.
+    After a loss the next mesh takes another device choice, in the same member order while there is one; then the order
+    rotates. A single member has no connections: its mesh never wears out.
 
     Args:
       num_devices: local devices of each worker.
@@ -58,7 +58,7 @@ class Meshes:
         """Return a mesh over the `live` workers, ascending ids, and count it as formed.
 
         Args:
-          live: who is to be in it.
+          live: ids of the workers in the mesh.
           grouped: whether any of them may form a group on its devices: those of every group are to be fresh.
 
         Returns:
@@ -66,7 +66,7 @@ class Meshes:
         """
         if len(live) == 1:
             return live, 0
-        if grouped:  # the same device of everybody: then every group has a device choice of that number, too
+        if grouped:  # the same device of every member: then every group has a device choice of that number, too
             dead = {device_choice for _, device_choice in self._dead}
             fresh = next((choice for choice in range(self._num_devices) if choice not in dead), None)
             if fresh is None:

@@ -84,7 +84,7 @@ class Rendezvous:
 class ThreadCommunicator:
     """The members of one phase as threads of one process (see `Communicator`).
 
-    The lock guards the groups under way.
+    The lock guards the groups in progress.
 
     Args:
       members: worker ids in the order of the sum.
@@ -154,7 +154,7 @@ class ThreadCollectives:
     """Makes a communicator that all threads of a phase share (see `Collectives`).
 
     Args:
-      programs: of the run.
+      programs: the run's compiled programs.
     """
 
     def __init__(self, programs: Programs) -> None:

@@ -39,8 +39,8 @@ class MeshCommunicator:
     again, because the next phase has another device choice.
 
     Args:
-      process_group: of the workers.
-      phase: whose members sum.
+      process_group: the process group of the workers.
+      phase: the phase whose members sum.
       flat: the run's packing of contributions, shared by all phases.
       flats: the run's packing of what groups average, shared by all phases.
 
@@ -77,8 +77,8 @@ class MeshCommunicator:
     def gather(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """Tell why contributions are missing (see `Communicator.gather`).
 
-        Each member fills its own rows with the bytes of its reasons, at most REASON_BYTES of each, and the sum of all
-        rows is everybody's.
+        Each member fills its own rows with the bytes of its reasons, at most REASON_BYTES of each, and the sum has the
+        rows of all members.
         """
         rows = np.zeros((len(self._phase.members), len(reasons), REASON_BYTES), np.float32)
         for row, reason in zip(rows[index], reasons, strict=True):
@@ -137,8 +137,8 @@ class MeshCollectives:
     """Makes the communicators of one worker (see `Collectives`).
 
     Args:
-      process_group: that it has joined.
-      programs: of the run.
+      process_group: the process group that this worker has joined.
+      programs: the run's compiled programs.
     """
 
     def __init__(self, process_group: ProcessGroup, programs: Programs) -> None:
@@ -161,9 +161,9 @@ def compile_groups(process_group: ProcessGroup, flats: FlatParts, state: TrainSt
     """Compile the programs of all groups on the run's first device choice, where the workers are few enough.
 
     Args:
-      process_group: of the workers.
+      process_group: the process group of the workers.
       flats: the run's packing.
-      state: shapes.
+      state: training state, for its shapes.
     """
     flats.compile(state)
     others = [worker for worker in process_group.slots if worker != process_group.process_index]

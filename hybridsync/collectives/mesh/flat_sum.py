@@ -21,8 +21,8 @@ _SELF_TEST_PERIOD = 251  # the self-test's sums stay exact in float32 up to 360 
 class MeshSum:
     """Sum one flat buffer, and take the maximum of another, over the members of a mesh. Made by `ProcessGroup.mesh`.
 
-    The sum is plain: whoever wants a mean carries the weights in the buffer. The condition's lock guards
-    `_dead` and `_busy`, which the control thread reads and sets while the main thread is in a call.
+    The sum is plain: for a mean, the caller puts the weights in the buffer. The condition's lock guards `_dead` and
+    `_busy`, which the control thread reads and sets while the main thread is in a call.
 
     Args:
       members: slots in mesh order; the order decides the rounding.
@@ -118,7 +118,7 @@ class MeshSum:
           HybridSyncError: a sum or maximum is wrong.
         """
         if not self._met:
-            self.compile(num_floats, num_ints)  # before they meet: whoever dies while connecting is noticed late
+            self.compile(num_floats, num_ints)  # before they meet: a death during connecting is noticed late
             self._arrive(timeout_secs, self._check)
             self._met = True
             self._prove(num_floats, num_ints)

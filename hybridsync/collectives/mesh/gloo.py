@@ -1,6 +1,6 @@
 """Parses and makes the records by which gloo's members find each other before they connect. Pure.
 
-Each member of a communicator publishes one record: its host's name and its listener's address, each behind its
+Each member of a communicator publishes one record: its host's name and its listener's address, each preceded by its
 length, and the number of the connection that it expects from each place of the mesh:
 
     int64 n, n bytes, int64 m, m bytes (a sockaddr_storage, then an int64), int64 for every place

@@ -3,11 +3,11 @@
 The coordination service runs in the supervisor (`start_service`), which never imports jax. Workers join once
 (`ProcessGroup.join`) and stay until they end. Who takes part in a phase is a mesh over some of the process group's
 devices, in an order (`ProcessGroup.mesh`): each worker computes on its first local device, and a mesh takes one device
-of each member, as its device choice says. A mesh that lost a member is dead for good; the same members go on over
+of each member, as its device choice says. A mesh that lost a member is dead for good; the same members continue on
 another device choice.
 
-jax offers none of this in public. Every private name of jax and jaxlib that HybridSync uses is in this file,
-and each is looked up by `_private`, which says what an unsuited version lacks.
+jax offers none of this in public. Every private name of jax and jaxlib that HybridSync uses is in this file, and each
+is looked up by `_private`, whose error names what an unsuited version lacks.
 
 Importing this file loads neither jax nor jaxlib.
 """
@@ -51,7 +51,7 @@ class Service:
     """The process group's meeting point; its end aborts every worker that has joined. Made by `start_service`.
 
     Attributes:
-      address: that workers join.
+      address: address at which workers join.
     """
 
     def __init__(self, address: str, runtime: Any) -> None:
@@ -75,7 +75,7 @@ def start_service(num_workers: int, address: str = "127.0.0.1:0") -> Service:
       address: `host:0`, or `unix:` and the path of a socket.
 
     Raises:
-      HybridSyncError: the installed jaxlib is unsuited, or the host is no address of this machine.
+      HybridSyncError: the installed jaxlib is unsuited, or the host is not an address of this machine.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when jaxlib is loaded
     (make,) = _private("jaxlib._jax", "get_distributed_runtime_service")
@@ -158,7 +158,7 @@ class ProcessGroup:
         """Enter the process group before any other JAX call of this process; returns when all slots have joined once.
 
         Args:
-          address: of the service.
+          address: address of the service.
           process_index: this worker's slot.
           num_workers: slots of the process group.
           num_devices: local devices.
@@ -205,8 +205,8 @@ class ProcessGroup:
     def mesh(self, members: Sequence[int], device_choice: int) -> MeshSum:
         """Return the collective over `members`, in this order, on `device_choice`; the same object each time.
 
-        Only the members may ask for it. The order decides the rounding, so it belongs to a phase. A member alone
-        is connected to nobody, so that what broke its mesh leaves nothing behind: it gets a new one.
+        Only the members may ask for it. The order decides the rounding, so it belongs to a phase. A single member has
+        no connections, so a broken mesh of its own leaves nothing to avoid: it gets a new one.
         """
         from hybridsync.collectives.mesh.flat_sum import MeshSum
 
@@ -227,19 +227,19 @@ class ProcessGroup:
     def break_collective(self, mesh: MeshSum, reason: str, timeout_secs: float = 2.0) -> bool:
         """Make the call on `mesh` that this process may be blocked in raise; the mesh is dead then.
 
-        Called by the control thread when a phase is revoked: a stopped peer, or one that died elsewhere in
-        the ring, would block the main thread for ever. This process's connected gloo sockets are shut down,
-        but only while the call is under way: no other mesh is entered meanwhile, and the next one connects
-        anew. Its listener lives on. Where the call is about to connect to a member that died in that very moment,
-        it is made to find that out.
+        Called by the control thread when a phase is revoked: a stopped peer, or one that died elsewhere in the ring,
+        would block the main thread for ever. This process's connected gloo sockets are shut down, but only while the
+        call is in progress: no other mesh is entered meanwhile, and the next one connects anew. Its listener lives on.
+        Where the call is about to connect to a member that died in that very moment, it is made to find that out.
 
         Args:
-          mesh: of the revoked phase.
-          reason: for the error of whoever calls it.
-          timeout_secs: how long to go on while the call does not return: its sockets may be about to connect.
+          mesh: mesh of the revoked phase.
+          reason: text for the error that the blocked call raises.
+          timeout_secs: how long to keep trying while the call does not return, in seconds: its sockets may be about to
+            connect.
 
         Returns:
-          Whether no call on the mesh is under way any more.
+          Whether no call on the mesh is in progress any more.
         """
         mesh.kill(reason)
         deadline, first = SYSTEM_CLOCK.monotonic() + timeout_secs, True
@@ -247,7 +247,7 @@ class ProcessGroup:
             with self._lock:
                 peers = self._peers - {self._listener}
             shut_down_connected(self._listener, peers)
-            if not first:  # whoever was in a connected call is out of it by now
+            if not first:  # a caller in a connected call is out of it by now
                 self._give_up_connecting(mesh)
             first = False
             remaining = max(0.0, deadline - SYSTEM_CLOCK.monotonic())

@@ -1,8 +1,8 @@
 """Sums over shared memory: each member adds up one slice of all contributions, in the members' order.
 
 The result is the ordered sum of `collectives.threads`, bit for bit where no number is subnormal: XLA takes those for
-0. A round has two waits, for all contributions and for all slices. Nothing is written over what a member still reads:
-a contribution stays until every slice is there, and a slice stays until everybody has come to the next round (see
+0. A round has two waits, for all contributions and for all slices. Nothing is written over what a member still reads: a
+contribution stays until every slice is there, and a slice stays until all members have come to the next round (see
 `Rounds.await_readers` for members of the last one only).
 """
 
@@ -45,9 +45,9 @@ class SumKind(NamedTuple):
     """What sums of one kind go through.
 
     Attributes:
-      area: of the slab.
-      flat: their layout.
-      results: this worker's memory for them.
+      area: region of the slab for these sums.
+      flat: layout of the contributions.
+      results: this worker's buffers for the results.
     """
 
     area: Area
@@ -59,10 +59,10 @@ class SharedMemoryCollectives:
     """Makes the communicators of one worker (see `Collectives`).
 
     Args:
-      joined: its part of the host's memory.
+      joined: this worker's part of the host's memory.
       slots: numbers of all workers, by their places.
       worker: number of this one.
-      programs: of the run.
+      programs: the run's compiled programs.
     """
 
     def __init__(self, joined: Joined, slots: tuple[int, ...], worker: int, programs: Programs) -> None:
@@ -96,7 +96,7 @@ class SharedMemoryCommunicator:
 
     Args:
       shared: what all phases of this worker share.
-      phase: whose members sum.
+      phase: the phase whose members sum.
 
     Attributes:
       met_at: see `Communicator.met_at`.
@@ -133,7 +133,7 @@ class SharedMemoryCommunicator:
             return (reasons,)
         self._num_rounds += 1
         number, area, peers = self._num_rounds, self._shared.notes, self._peers(self._members)
-        # JSON takes up to 12 bytes for a character. One is left at least: "" would say that the unit is there.
+        # JSON takes up to 12 bytes for a character. One is left at least: "" would mean that the unit is there.
         limit = max(1, min(REASON_LENGTH, NOTE_BYTES // (16 * len(reasons)) - 1))
         text = json.dumps([reason[:limit] for reason in reasons]).encode()
         with self._leaving():
@@ -213,15 +213,15 @@ def slice_of(size: int, index: int, num_members: int) -> slice:
     return slice(min(size, index * each), min(size, (index + 1) * each))
 
 
-@np.errstate(over="ignore", invalid="ignore")  # a sum that overflows is told by the member that checks the update
+@np.errstate(over="ignore", invalid="ignore")  # the member that checks the update reports a sum that overflows
 def reduce_slice(combine: np.ufunc, sources: list[np.ndarray], out: np.ndarray, index: int) -> None:
     """Combine one member's slice of all sources, in their order, into the same slice of `out`.
 
     Args:
-      combine: of two arrays.
-      sources: at least two, of one size.
-      out: of that size.
-      index: of the member among the sources.
+      combine: binary function of two arrays.
+      sources: at least two arrays of one size.
+      out: array of that size, for the result.
+      index: place of the member among the sources.
     """
     own = slice_of(out.size, index, len(sources))
     for start in range(own.start, own.stop, BLOCK):

@@ -42,7 +42,7 @@ class Doorbells:
         if self._poll.poll(timeout_secs * 1000):
             try:
                 os.eventfd_read(self._bells[self._own])
-            except BlockingIOError:  # whoever has the same place was faster, as a test may
+            except BlockingIOError:  # another reader of this place was faster, as in a test
                 return
 
 
@@ -50,5 +50,5 @@ def ring(bell: int) -> None:
     """Ring one bell."""
     try:
         os.eventfd_write(bell, 1)
-    except BlockingIOError:  # it was rung 2**64 times, and nobody has looked
+    except BlockingIOError:  # it was rung 2**64 times, and no read has reset it
         return

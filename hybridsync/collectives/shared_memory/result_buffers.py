@@ -18,10 +18,10 @@ class ResultBuffers:
     """Buffers of one size, which are lent and come back by themselves.
 
     A buffer comes back when the last array that views it is gone, which is when memory of numpy's own would be freed. A
-    result may be kept for as long as anybody likes. A JAX array that shares its memory keeps such a view.
+    caller may keep a result for as long as it likes. A JAX array that shares its memory keeps such a view.
 
     Args:
-      nbytes: of each, at least 1.
+      nbytes: size of each buffer in bytes, at least 1.
     """
 
     def __init__(self, nbytes: int) -> None:

@@ -25,18 +25,18 @@ POLL_SECS = 0.05
 """How long a member waits at most before it looks again without having been woken."""
 
 _ROUND_BITS, _STAGES = 40, 4
-_LEFT = (1 << _ROUND_BITS) - 1  # behind every round: a worker has left the phase before the end of one
+_LEFT = (1 << _ROUND_BITS) - 1  # above every round number: a worker has left the phase before the end of one
 
 
 class Rounds:
     """One worker's rounds in one phase.
 
     Args:
-      words: of all workers.
-      doorbells: of all workers.
+      words: the words of all workers.
+      doorbells: the doorbells of all workers.
       own: place of this worker.
       name_of: place -> number of the worker, for messages.
-      phase: whose rounds they are.
+      phase: id of the phase.
       members: places of the phase's members.
     """
 
@@ -51,7 +51,7 @@ class Rounds:
     ) -> None:
         self._words, self._doorbells, self._own, self._name_of = words, doorbells, own, name_of
         self._phase = ((phase.number & 0xFFFF) << 7 | phase.nonce & 0x7F) << _ROUND_BITS
-        # Whoever has a place takes part, or is lost: its successor is a member of later phases only.
+        # The process that has a place takes part, or is lost: its successor is a member of later phases only.
         self._sessions = {place: words.session(place) for place in members}
         self._last: tuple[int, tuple[int, ...]] = (0, ())
         self._broken = ""
@@ -88,8 +88,8 @@ class Rounds:
         Peers of both rounds do not read any more, since they have come to this one.
 
         Args:
-          number: of the round that begins.
-          peers: in it.
+          number: number of the round that begins.
+          peers: places of the other members of that round.
 
         Raises:
           PhaseRevoked: the phase was broken off.
@@ -108,7 +108,7 @@ class Rounds:
                         f"worker {self._name_of(place)} still reads the sum of round {last} after "
                         f"{DEADLINE_SECS:g} s; see its log"
                     )
-                self._doorbells.wait(POLL_SECS / 50)  # nobody rings for a copy, which takes less time than a wake-up
+                self._doorbells.wait(POLL_SECS / 50)  # no bell rings for a copy, which takes less time than a wake-up
 
     def leave(self) -> None:
         """Leave the phase in the middle of a round: peers that wait for this worker wait no more."""

@@ -1,7 +1,7 @@
 """Hands the memory out to the workers of a host, and tells the others at once when one of them has ended.
 
-The supervisor serves on a unix socket. A worker tells its place and gets the slab's file and all doorbells. The service
-then watches the worker's process: it is told of an end by the kernel, before the chief can know.
+The supervisor serves on a unix socket. A worker sends its place and gets the slab's file and all doorbells. The service
+then watches the worker's process: the kernel notifies it of the process's end, before the chief can know.
 """
 
 from __future__ import annotations
@@ -91,13 +91,13 @@ class SlabService:
     def _serve(self) -> None:
         while not self._stopped:
             ready = [key for key, _ in self._selector.select()]
-            for key in ready:  # who has ended first: a successor may ask for the same place
+            for key in ready:  # ended workers first: a successor may ask for the same place
                 if key.data is not None:
                     self._ended(key.data)
             if any(key.fileobj is self._listener for key in ready):
                 try:
                     self._accept()
-                except (OSError, struct.error) as error:  # it is gone again, or no worker, or there is no descriptor
+                except (OSError, struct.error) as error:  # it is gone again, or not a worker, or there is no descriptor
                     logging.warning("shared memory was not handed out: %s", error)
                     pause(_POLL_SECS)  # the caller still waits, and nothing tells of a descriptor that is free again
 
@@ -142,9 +142,9 @@ class Joined(NamedTuple):
     """Holds a worker's part of the host's memory.
 
     Attributes:
-      file: of the slab.
-      words: of all workers.
-      doorbells: of all workers.
+      file: descriptor of the slab.
+      words: the words of all workers.
+      doorbells: the doorbells of all workers.
     """
 
     file: int
@@ -156,9 +156,9 @@ def join(address: str, place: int, worker: int, timeout_secs: float) -> Joined:
     """Take a place; nobody else is waited for.
 
     Args:
-      address: of the service.
-      place: of this worker.
-      worker: its number, for messages.
+      address: address of the service.
+      place: place of this worker.
+      worker: number of this worker, for messages.
       timeout_secs: how long to wait for the service.
 
     Raises:

@@ -38,7 +38,7 @@ class Words:
     """The words of all workers, by their places.
 
     Args:
-      file: of the slab.
+      file: descriptor of the slab.
       num_places: workers that it has room for.
     """
 
@@ -72,13 +72,13 @@ class Area:
     Pages exist once they are used or reserved, so an area that no phase needs costs nothing.
 
     Args:
-      file: of the slab.
+      file: descriptor of the slab.
       start: first byte of the area, as `end` of the one before it.
       num_places: workers.
-      nbytes: of a contribution.
+      nbytes: size of a contribution in bytes.
 
     Attributes:
-      end: first byte behind it.
+      end: offset of the first byte after the area.
     """
 
     def __init__(self, file: int, start: int, num_places: int, nbytes: int) -> None:
@@ -103,7 +103,7 @@ class Area:
         try:
             if os.fstat(self._file).st_size < self.end:
                 os.ftruncate(self._file, self.end)
-        except PermissionError:  # another worker was faster, for an area behind this one
+        except PermissionError:  # another worker was faster, for an area after this one
             pass
         try:
             own = 2 * place * self._region_bytes
