@@ -45,14 +45,14 @@ def require(holds: bool, name: str, rule: str, value: Any, advice: str) -> None:
     """Check that a field keeps its rule.
 
     Args:
-        holds: whether it does.
-        name: of the field.
+        holds: whether the value keeps the rule.
+        name: name of the field.
         rule: what it must be.
         value: what it is.
         advice: what to change.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: the value breaks the rule.
     """
     if not holds:
         raise ConfigError(f"{name} must be {rule}, got {value!r}; {advice}")

@@ -9,7 +9,7 @@
     >>> slow.of(1, unit=17) is slow.of(0, unit=12) is AS_FAST
     True
 
-One arithmetic says what a straggler costs, for the workers of every runtime, for the links that a server emulates and
+One formula gives the cost of a straggler, for the workers of every runtime, for the links that a server emulates and
 for the simulator: a unit that would take s seconds takes factor * s + delay, and each transfer of it takes rpc_ms more
 and no less than its bytes take on a link of `bytes_per_sec`.
 """
@@ -34,12 +34,12 @@ NAMED = {
 }
 """The two scenarios of Sync-Switch: how many workers, how often, and by how much every message of theirs is later.
 
-Source: Sync-Switch (Li et al., ICDCS 2021), whose published runs name 1 worker, once, 10 ms, and 2 workers, 4 times,
-30 ms. When it happens and for how long is our reconstruction. Online policies act while the run is in lock-step, which
-is 6 to 25 % of the workload in the published answers. So a stretch takes 2 % of the workload, a third of the shortest
-such part, and begins 2 % into the run, when a policy has seen everybody healthy. Four stretches begin 6 % apart, at 2,
-8, 14 and 20 %: one of them lies within a lock-step part of 6.25 %, two within 12.5 %, all four within 25 %. Both
-workers of the second scenario are slow at the same time. They are the first workers, so that any run of two has them.
+Source: Sync-Switch (Li et al., ICDCS 2021), whose published runs name 1 worker, once, 10 ms, and 2 workers, 4 times, 30
+ms. When it happens and for how long is our reconstruction. Online policies act while the run is in lock-step, which is
+6 to 25 % of the workload in the published answers. So a stretch takes 2 % of the workload, a third of the shortest such
+part, and begins 2 % into the run, when a policy has seen all workers healthy. Four stretches begin 6 % apart, at 2, 8,
+14 and 20 %: one of them lies within a lock-step part of 6.25 %, two within 12.5 %, all four within 25 %. Both workers
+of the second scenario are slow at the same time. They are the first workers, so that any run of two has them.
 """
 
 ROUNDING = 1e-12
@@ -55,10 +55,10 @@ class Slowness(NamedTuple):
     """Says how much slower a worker is at one moment.
 
     Args:
-        factor: of what a unit takes its device.
-        delay_secs: more for each unit.
-        rpc_secs: more for each transfer.
-        bytes_per_sec: of its link.
+        factor: multiplies the time that a unit takes on the worker's device.
+        delay_secs: added to the time of each unit, in seconds.
+        rpc_secs: added to the time of each transfer, in seconds.
+        bytes_per_sec: bandwidth of its link.
     """
 
     factor: float = 1.0
@@ -105,9 +105,9 @@ class Straggler:
         worker: id.
         delay_secs: more for each unit's computation.
         start, stop: shares of the workload between which it is slow.
-        factor: how many times as long its device takes for a unit.
+        factor: multiplies the time that its device takes for a unit.
         rpc_secs: more for each push, each pull, and each collective that it takes part in.
-        bytes_per_sec: of its link, each direction.
+        bytes_per_sec: bandwidth of its link, each direction.
         every, lasts: from `start` on, it is slow for the first `lasts` of each `every`, shares of the workload.
 
     Raises:

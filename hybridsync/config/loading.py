@@ -35,8 +35,8 @@ class LoadedConfig:
         """Return the file's task and optimizer for these values.
 
         Args:
-            config: of the task.
-            optimizer_config: of the optimizer; None for the same.
+            config: configuration for the task.
+            optimizer_config: configuration for the optimizer; None takes `config`.
 
         Raises:
             HybridSyncError: one of the two refuses its input.
@@ -49,10 +49,11 @@ class LoadedConfig:
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> LoadedConfig:
     """Run the configuration file at `path` and return what it asks for; the file may import JAX.
 
-    The file's folder comes first on `sys.path`, as that of a program does, so that it finds the modules beside it.
+    The file's folder comes first on `sys.path`, as that of a program does, so that it finds the modules in the same
+    folder.
 
     Args:
-        path: of the file.
+        path: path of the file.
         overrides: changes from the command line (see `apply_overrides`).
 
     Raises:
@@ -97,7 +98,8 @@ def check_present(file: Path, kind: str, flag: str) -> None:
     """Check that there is a `kind` of file that `flag` named.
 
     Raises:
-        ConfigError: it is not there, and the message names the nearest one; or nobody lets us look.
+        ConfigError: the file is absent, and the message names the nearest one; or there is no permission to read the
+            folder.
     """
     try:
         if file.is_file():
@@ -116,11 +118,11 @@ def run_file(file: Path, flag: str) -> ModuleType:
     """Run a Python file of a user's and return it as a module of its own.
 
     Args:
-        file: that exists.
-        flag: that named it.
+        file: path of a file that exists.
+        flag: name of the flag that gave the path, for errors.
 
     Raises:
-        ConfigError: it is no Python file, or raises.
+        ConfigError: the file is not a Python file, or raises.
     """
     # Two files of one name must not become one module; and a dataclass finds its annotations' names through
     # sys.modules, so the module has to be there before it runs.

@@ -76,11 +76,11 @@ class OptimizerConfig:
 
     Args:
         name: optimizer, as the file's `optimizer()` understands it.
-        learning_rate: of one unit's gradient; a protocol scales it.
+        learning_rate: learning rate for the gradient of one unit; a protocol scales it.
         momentum: in [0, 1); of the names that come with the framework sgd alone reads it.
         weight_decay: 0 for none; adam refuses it, sgd, adamw and lion read it.
         clip: largest global norm of a unit's gradient, applied on the worker; None for no clipping.
-        schedule: how the rate moves.
+        schedule: schedule of the learning rate.
 
     Raises:
         ConfigError: a value is out of range.
@@ -166,10 +166,10 @@ class EmulationConfig:
         compute_secs: shortest time a unit's gradient takes; the rest of it is waited.
         stragglers: `worker=3,delay_ms=30,from=10%,to=30%`, several separated by semicolons, or the name of a scenario
             (see `hybridsync.config.injected_stragglers`).
-        link_bytes_per_sec: of each worker's link, each direction, which its pushes and pulls, its collectives and its
-            groups' averages pass; None is the machine's own.
-        port_bytes_per_sec: of a server's port, each direction, which all workers' pushes and pulls that are under way
-            share fairly; None is the machine's own.
+        link_bytes_per_sec: bandwidth of each worker's link, each direction, which its pushes and pulls, its collectives
+            and its groups' averages pass; None is the machine's own.
+        port_bytes_per_sec: bandwidth of a server's port, each direction, which all pushes and pulls in progress share
+            fairly; None is the machine's own.
         incast: how much of that port each further transfer costs: k at once get port / (1 + incast * (k - 1)) in all.
             A run that is not simulated refuses it without a port.
         latency_secs: more for each push, for each pull, and for each of the 2 (n-1) rounds of a collective of n.
@@ -207,11 +207,11 @@ class RunConfig:
         workload: units to apply.
         unit_size: examples of a unit; with the same seed another size is another run.
         workers: workers, and slots of the lock-step process group.
-        min_workers: with how many of them a run begins, and a phase; 0 for a run that begins with all of them, and
-            goes on as long as there is one.
-        servers: parameter servers; threads of one process share one store, whatever this says.
+        min_workers: how many of them must be present for a run, and for a phase, to begin; 0 for a run that begins with
+            all of them, and continues as long as there is one.
+        servers: number of parameter servers; threads of one process share one store, whatever this number.
         plan: `name[(key=value,...)][:share%]`, separated by commas.
-        seed: of initialisation, data order and augmentation; 0 up to 2**32 - 1.
+        seed: random seed of initialisation, data order and augmentation; 0 up to 2**32 - 1.
         optimizer: values for the file's `optimizer()`.
         model: the file's own frozen dataclass.
         data: the file's own frozen dataclass.

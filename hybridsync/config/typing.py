@@ -73,7 +73,7 @@ def read_text(text: str, annotation: Any) -> Any:
     """Return the value of type `annotation` that `text` stands for.
 
     Args:
-        text: as given behind the `=` of an override.
+        text: text after the `=` of an override.
         annotation: bool, int, float, str, None, Literal, a tuple or a union of those.
 
     Raises:
