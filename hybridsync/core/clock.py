@@ -67,7 +67,7 @@ _LIBC = ctypes.CDLL(None)
 def pause(secs: float) -> None:
     """Block this thread for `secs` seconds: emulated compute and injected delays, never a wait for an event.
 
-    An emulated device is busy for as long as it says, not for as long as the machine takes to wake up: the end of the
+    An emulated device is busy for exactly `secs`, without the time that the machine takes to wake up: the end of the
     time is polled. Linux may wake a sleeper 50 us late to save wake-ups; this thread's sleeps end at once from now on,
     so that the processor is not polled away from others for long.
     """

@@ -52,7 +52,7 @@ def most_issued(workload: int) -> int:
     """Return a bound on the units that a run issues; a message that names a unit from there on is refused.
 
     A fresh unit is issued for each dropped one, so a run issues more than its workload: how many more is known only at
-    its end. The bound leaves room for fifteen dropped units beside each applied one, and for 1,024 more in a short run.
+    its end. The bound leaves room for fifteen dropped units for each applied one, and for 1,024 more in a short run.
     Without it a wrong message could make a role keep an account of any size.
 
     >>> most_issued(1000)
