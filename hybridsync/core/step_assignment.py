@@ -18,13 +18,13 @@ class StepAssignment:
 
     The r-th of a member's c units counts as due at r / c of the step, and places are in the order in which they are
     due, members in their own where that is the same: so a step that is short of units leaves out those that would have
-    ended last, whoever takes how many. With one unit each that is the order of the members.
+    ended last, however many units each member takes. With one unit each that is the order of the members.
 
     Args:
       shares: units a step of each member, in mesh order, none below 0 and one above it.
 
     Raises:
-      ValueError: a share is below 0, or nobody has one.
+      ValueError: a share is below 0, or no share is above 0.
 
     >>> StepAssignment((2, 2, 1)).turns, StepAssignment((1, 1, 1)).turns
     ((0, 1, 0, 1, 2), (0, 1, 2))
@@ -87,9 +87,9 @@ class Outcome(NamedTuple):
     """Lists a step's applied and dropped units.
 
     Args:
-      units: that are in its total.
+      units: units in the step's total.
       slots: places of those; () where they are the first ones.
-      dropped: the others, with the reasons.
+      dropped: the other units, each with the reason.
     """
 
     units: tuple[int, ...]
@@ -101,7 +101,7 @@ def outcome_of(units: tuple[int, ...], reasons: Sequence[str]) -> Outcome:
     """Return what became of a step's `units`, by why each one's contribution is missing.
 
     Args:
-      units: in the order of the places.
+      units: units of the step, in the order of the places.
       reasons: in the same order, "" where the contribution is there; () where all are.
 
     >>> outcome_of((7, 8, 9), ()), outcome_of((7, 8), ("a NaN", "", ""))

@@ -85,7 +85,7 @@ class UnitSet:
         if not 0 <= start < stop:
             raise ValueError(f"a range of units needs 0 <= start < stop, got ({start}, {stop})")
         starts, stops = self._starts, self._stops
-        last = bisect_right(starts, stop)  # the first range that lies wholly behind `stop`
+        last = bisect_right(starts, stop)  # the first range that lies wholly after `stop`
         if first < last:
             start, stop = min(start, starts[first]), max(stop, stops[last - 1])
             self._count -= sum(stops[i] - starts[i] for i in range(first, last))
@@ -234,7 +234,7 @@ class UnitMap:
         """Give the units `start <= u < stop`, which belong to nobody, to `owner`.
 
         Raises:
-          ValueError: the range is empty, or somebody has units of it.
+          ValueError: the range is empty, or a unit of it belongs to an owner already.
         """
         index = bisect_right(self._stops, start)
         if not 0 <= start < stop or (index < len(self._starts) and self._starts[index] < stop):
@@ -249,10 +249,10 @@ class UnitMap:
 
         Args:
           ranges: ascending and disjoint.
-          owner: who gets them.
+          owner: name of the owner that gets the units.
 
         Raises:
-          ValueError: a range is empty, two overlap, or somebody has units of one.
+          ValueError: a range is empty, two overlap, or a unit of one belongs to an owner already.
         """
         if len(ranges) <= MANY:
             for start, stop in ranges:
@@ -285,7 +285,7 @@ class UnitMap:
         for start, stop in ranges:
             at = bisect_right(stops, start)
             if at < len(starts) and starts[at] == start < stop < stops[at]:
-                starts[at] = stop  # the first ones of somebody's: most work goes in order
+                starts[at] = stop  # the first ones of an owner: most work goes in order
                 self._count -= stop - start
             elif start < stop:
                 self._cut(at, start, stop)

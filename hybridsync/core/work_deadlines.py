@@ -1,9 +1,9 @@
 """Pieces of work with a limit each, and the decision which of them is overdue. Pure; `runtime/watchdog.py` acts on it.
 
 A thread declares what it does as pieces that nest. Only a thread's innermost piece is judged: the clock of the outer
-ones stands still meanwhile, and starts anew when the inner one ends, because that end is progress. A wait for others
-is a piece as well. Its limit is the wait's own deadline and SLACK_SECS, so that its own error comes first, or
-`UNLIMITED` where somebody else judges the wait: the chief watches over lock-step steps.
+ones stands still meanwhile, and starts anew when the inner one ends, because that end is progress. A wait for others is
+a piece as well. Its limit is the wait's own deadline and SLACK_SECS, so that its own error comes first, or `UNLIMITED`
+where another role judges the wait: the chief watches over lock-step steps.
 
     >>> judge = Judge(floor_secs=30.0, tick_secs=1.0, now=0.0)
     >>> unit = Piece("unit 17", limit_secs=2.0, started=0.0)
