@@ -44,9 +44,9 @@ class Emulation:
         """Block for what `num_bytes` take on a slow worker's link; returns whether there was anything to wait for.
 
         Args:
-          worker: whose part in a collective or an average it is.
-          unit: computed last.
-          num_bytes: of its part.
+          worker: worker that takes part in the collective or the average.
+          unit: unit that the worker computed last.
+          num_bytes: size in bytes of its part.
         """
         secs = self._stragglers.of(worker, unit).transfer_secs(num_bytes)
         if secs:

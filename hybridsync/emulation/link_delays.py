@@ -1,9 +1,9 @@
 """Emulated links: what workers push and pull takes as long as it would on them, whatever this machine carries faster.
 
-The bytes are really moved; for the rest of the time whoever waits for them is kept waiting. That is done at the
+The bytes are really moved; for the rest of the time the caller that waits for them is kept waiting. That is done at the
 primary, for the links of the workers as for the port of the servers: every push and every pull passes there, it knows
-which of them share the port, and one arithmetic serves here and in the simulator (`emulation/link_model.py`). With
-several servers the primary stands for all of them: their ports together carry the whole of a push, evenly.
+which of them share the port, and one model serves here and in the simulator (`emulation/link_model.py`). With several
+servers the primary stands for all of them: their ports together carry the whole of a push, evenly.
 
 Calls without a contribution or parameters are not kept waiting, nor are heartbeats, the hand-over of a state, or the
 optimizer states that workers take at a phase's start. Lock-step collectives and the averages of groups go from worker
@@ -39,9 +39,9 @@ def emulated(
 
     Args:
       config: what is emulated; None of a value is the network's own.
-      num_servers: whose ports are one.
-      link_bytes_per_sec: of each worker's link in the network itself.
-      port_bytes_per_sec: of each server's port in it.
+      num_servers: number of parameter servers; their ports count as one.
+      link_bytes_per_sec: bandwidth of each worker's link in the network itself.
+      port_bytes_per_sec: bandwidth of each server's port in the network itself.
     """
     link = link_bytes_per_sec if config.link_bytes_per_sec is None else config.link_bytes_per_sec
     port = port_bytes_per_sec if config.port_bytes_per_sec is None else config.port_bytes_per_sec
@@ -56,8 +56,8 @@ def emulated_rings(config: EmulationConfig, bytes_per_sec: float = math.inf, lat
 
     Args:
       config: what is emulated; None of a value is the network's own.
-      bytes_per_sec: of each worker's port in the network itself.
-      latency_secs: of each round in it.
+      bytes_per_sec: bandwidth of each worker's port in the network itself.
+      latency_secs: latency in seconds of each round in the network itself.
     """
     link = bytes_per_sec if config.link_bytes_per_sec is None else config.link_bytes_per_sec
     return Rings(min(link, bytes_per_sec), latency_secs + config.latency_secs, config.incast)
@@ -119,11 +119,11 @@ class Pacing:
     The lock guards the wire and what is known of slow links.
 
     Args:
-      wire: says when transfers end.
-      push_bytes, pull_bytes: of a whole contribution, and of all parameters.
+      wire: computes when transfers end.
+      push_bytes, pull_bytes: size in bytes of a whole contribution, and of all parameters.
       clock: time.
       wait: blocks for some seconds.
-      stragglers: whose transfers take longer, and when.
+      stragglers: workers whose transfers take longer, and when.
       sizes: in place of both sizes, those of the phase that is served; None where they are always the same.
     """
 
@@ -170,7 +170,7 @@ class DelayedPort:
     """A parameter server behind emulated links: a `ParameterPort` around its own.
 
     Args:
-      port: of the server.
+      port: the server's own port.
       pacing: keeps transfers waiting.
     """
 

@@ -1,7 +1,8 @@
 """Times transfers between workers and parameter servers, by their links and the port that all of them share. Pure.
 
 The simulator asks it in virtual time, and where links are emulated the servers ask it in real time. Both ask alike: a
-transfer says when it arrives if no other begins meanwhile; whoever has waited until then asks again.
+transfer gives the time at which it arrives if no other begins meanwhile; the caller that has waited until then asks
+again.
 
 >>> wire = Wire(port_bytes_per_sec=100.0)
 >>> first, second = wire.begin_push(now=0.0, num_bytes=50), wire.begin_push(now=0.25, num_bytes=50)
@@ -22,20 +23,20 @@ from hybridsync.interfaces.messages import Push
 class Wire:
     """The links of the workers, and the servers' port, each in both directions.
 
-    The transfers under way share the port fairly (processor sharing): with k of them each has 1/k of it, and no more
+    The transfers in progress share the port fairly (processor sharing): with k of them each has 1/k of it, and no more
     than its worker's link carries. Each further transfer may cost the port some of its goodput (incast), which then is
     `port / (1 + incast * (k - 1))` in all. A worker has one transfer in each direction at a time, so that nothing has
-    to wait for its link. A message without bytes waits for no transfer: its packets are sent between those of others.
-    A worker that is made slow has a link of its own speed, and takes the port for no longer than the others.
+    to wait for its link. A message without bytes waits for no transfer: its packets are sent between those of others. A
+    worker that is made slow has a link of its own speed, and takes the port for no longer than the others.
 
     Source: Bertsekas and Gallager, Data Networks, 1992, section 6.5.2, for fair shares. The form of the loss is ours:
     with many senders into one port packets are lost and sent again (Phanishayee et al., Measurement and analysis of TCP
     throughput collapse in cluster-based storage systems, FAST 2008).
 
     Args:
-      link_bytes_per_sec: of each worker's link, each direction.
-      port_bytes_per_sec: of the port, each direction; that of all servers together.
-      latency_secs: from the last byte sent to the last one received.
+      link_bytes_per_sec: bandwidth of each worker's link, each direction.
+      port_bytes_per_sec: bandwidth of the port, each direction; that of all servers together.
+      latency_secs: seconds from the last byte sent to the last one received.
       incast: goodput that each further transfer costs the port.
 
     Attributes:
@@ -58,11 +59,12 @@ class Transfer:
     """A transfer that has begun.
 
     Args:
-      port: that carries it; None where it shares none, and `ended` is known.
-      finish: bytes that the port has carried of each transfer under way when it has carried all of this one.
+      port: port that carries the transfer; None where it shares none, and `ended` is known.
+      finish: number of bytes that the port has carried of each transfer in progress when it has carried all of this
+        one.
       ended: when the port has carried it.
       own: when its worker's own link has carried it.
-      behind: from the moment at which both have carried it to its arrival.
+      behind: seconds from the moment at which both have carried it to its arrival.
     """
 
     __slots__ = ("_behind", "_own", "_port", "ended", "finish")
@@ -96,7 +98,7 @@ class Direction:
         self._rates = [0.0]  # bytes a second of each of so many transfers, as far as that was asked
         self._under_way: list[Transfer] = []  # in the order of their ends
         self._at = 0.0  # when a transfer last began or ended
-        self._carried = 0.0  # bytes of each transfer under way, counted from one begin on, at that time
+        self._carried = 0.0  # bytes of each transfer in progress, counted from one begin on, at that time
 
     def begin(self, now: float, num_bytes: float, slow: Slowness = AS_FAST) -> Transfer:
         """Return the transfer that begins at `now`; the port is shared with it until its end."""

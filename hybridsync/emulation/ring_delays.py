@@ -1,8 +1,8 @@
 """Emulated collectives: what workers sum and average takes as long as a ring over their emulated links would.
 
-The members really meet, and the sum is really computed. From the moment at which the last of them came, everybody is
-kept waiting until the ring would have ended. Each member does so by itself: they came at one moment, and one arithmetic
-says for how long, here and in the simulator (`hybridsync.emulation.ring_model`).
+The members really meet, and the sum is really computed. From the moment at which the last of them came, all members are
+kept waiting until the ring would have ended. Each member does so by itself: they came at one moment, and one formula
+gives the time, here and in the simulator (`hybridsync.emulation.ring_model`).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class CollectiveSizes:
     """Holds what one member brings to a collective, in bytes.
 
     Args:
-      contribution: to a sum.
-      parameters: to the mean of a group.
-      state: to one that averages the optimizer's state too.
+      contribution: bytes for a sum.
+      parameters: bytes for the mean of a group.
+      state: bytes for a mean that includes the optimizer's state.
     """
 
     contribution: int
@@ -54,7 +54,7 @@ def check_rings(config: EmulationConfig, num_workers: int, num_bytes: int) -> No
 
     Args:
       config: what is emulated.
-      num_workers: of the run.
+      num_workers: number of workers of the run.
       num_bytes: the most that a member brings to a collective.
 
     Raises:
@@ -75,9 +75,9 @@ class DelayedCommunicator:
 
     Args:
       communicator: carries the bytes.
-      members: of the phase.
-      rings: says when a collective ends.
-      sizes: of what a member brings.
+      members: number of members of the phase.
+      rings: computes when a collective ends.
+      sizes: sizes in bytes of what a member contributes.
       clock: time.
       wait: blocks for some seconds.
     """

@@ -22,10 +22,10 @@ def ring_secs(num_bytes: int, num_members: int, bytes_per_sec: float, latency_se
     Each member sends and receives at once, so that 2 (n-1)/n of the buffer passes its port in each direction.
 
     Args:
-      num_bytes: of the buffer.
-      num_members: n.
-      bytes_per_sec: of each member's port, each direction; infinite for one that takes no time.
-      latency_secs: of each round.
+      num_bytes: size of the buffer in bytes.
+      num_members: number of members, n.
+      bytes_per_sec: bandwidth of each member's port, each direction; infinite for one that takes no time.
+      latency_secs: latency of each round, in seconds.
 
     Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009.
 
@@ -65,13 +65,13 @@ class Ring:
 class Rings:
     """The ports that workers sum and average through, each in both directions at once (full duplex).
 
-    A ring waits in each round for its slowest port. The rings under way share a port fairly, and each further one may
+    A ring waits in each round for its slowest port. The rings in progress share a port fairly, and each further one may
     cost it goodput, as the transfers with parameter servers do at theirs (`hybridsync.emulation.link_model.Wire`). A
     worker that has a port to itself is in one ring at a time; several workers of a machine share one.
 
     Args:
-      bytes_per_sec: of each port, each direction.
-      latency_secs: of each round.
+      bytes_per_sec: bandwidth of each port, each direction.
+      latency_secs: latency of each round, in seconds.
       incast: goodput that each further ring costs a port.
     """
 
@@ -86,10 +86,10 @@ class Rings:
 
         Args:
           now: seconds.
-          ports: that it goes through, each once.
-          num_members: n.
-          num_bytes: of the buffer.
-          beside_secs: what it takes besides, whatever it carries.
+          ports: the ports that the ring goes through, each once.
+          num_members: number of members, n.
+          num_bytes: size of the buffer in bytes.
+          beside_secs: seconds that the ring takes in addition, whatever its size.
         """
         alone = now + (beside_secs + self.secs(num_bytes, num_members))
         if self._bytes_per_sec == math.inf:
