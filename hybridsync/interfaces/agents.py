@@ -1,8 +1,8 @@
 """Messages between the head of a run and the agents of its further hosts: plain values, as in `messages.py`.
 
-The head's supervisor decides what runs where. The agent of a host starts, watches and kills its processes as it is
-told. Orders go to the agent and events to the head as numbered lines of text, each exactly once and in order. What a
-line says is the business of both ends.
+The head's supervisor decides what runs where. The agent of a host starts, watches and kills its processes by these
+orders. Orders go to the agent and events to the head as numbered lines of text, each exactly once and in order. Only
+the two ends interpret the lines.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class AgentHello:
 
     Args:
       host: name of the host, for logs.
-      index: of the host; the head's own is 0, and others count from 1.
-      address: at which the host's processes serve.
+      index: index of the host; the head's own is 0, and others count from 1.
+      address: address at which the host's processes serve.
       slots: how many workers the host takes.
-      version: of the package.
-      config_digest: of the run's configuration, as this host has it.
+      version: version of the package.
+      config_digest: digest of the run's configuration, as this host has it.
       session: 32 hexadecimal digits, drawn anew for each attachment.
     """
 
@@ -57,8 +57,8 @@ class AgentReport:
     """An agent's side of one exchange.
 
     Args:
-      index: of the host.
-      session: of the attachment.
+      index: index of the host.
+      session: session of the attachment.
       first: number of the first of `events`; they count from 0 in each session.
       events: lines for the head.
       seen: how many orders of the session have arrived so far.

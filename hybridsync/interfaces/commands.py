@@ -16,12 +16,12 @@ PENDING = -1
 class SwitchRequest:
     """A user asks for another protocol now.
 
-    A repeat changes nothing: the protocol that it asks for is ordered already. An order of the protocol under way is
-    one, too: it holds the policy and the trigger off for the rest of the stage.
+    A repeat changes nothing: the protocol that it asks for is ordered already. An order of the current protocol counts
+    as well: it disables the policy and the trigger for the rest of the stage.
 
     Args:
       spec: protocol, as written in a plan, without a share.
-      reason: why, in the user's words, for the event log.
+      reason: reason, in the user's words, for the event log.
     """
 
     spec: str
@@ -33,11 +33,11 @@ class SwitchReply:
     """An accepted switch: what was ordered is durable.
 
     Args:
-      spec: protocol that was ordered; it may say how it scales the rate, which the request did not.
-      before: protocol of the phase under way.
+      spec: protocol that was ordered; it may contain how it scales the learning rate, which the request did not.
+      before: protocol of the current phase.
       phase: number of that phase.
-      units: applied so far.
-      changes: whether another protocol is to be entered; False where `spec` is under way already.
+      units: units applied so far.
+      changes: whether another protocol is to be entered; False if `spec` is the current one.
     """
 
     spec: str
@@ -72,9 +72,9 @@ class Order:
     Args:
       number: counts the orders of a run, from 1.
       spec: protocol, as a phase names it.
-      units: applied when it was given.
-      reason: in the user's words.
-      stage: of the plan, from 0, that it is for; `PENDING` until a phase is entered for it.
+      units: units applied when the order was given.
+      reason: reason, in the user's words.
+      stage: stage of the plan, from 0, that the order is for; `PENDING` until a phase is entered for it.
     """
 
     number: int
@@ -113,12 +113,12 @@ class MemberStatus:
       role: "worker" or "server".
       id: number of the place.
       state: "training", "waiting", "left out", "starting" (lost, or being started), "quarantined" or "gone".
-      units_per_sec: of a worker, by itself; 0 while nobody knows.
+      units_per_sec: units per second of a worker by itself; 0 if unknown.
       restarts: processes that took another's place.
-      pid: of the process; 0 for a thread, or where there is none.
+      pid: process id; 0 for a thread, or if there is no process.
       is_slow: whether it is held to be a straggler.
-      sent_bytes, received_bytes: of gradients and states, by a worker of this run so far.
-      host: where a worker runs, or ran last in this session; "" for a run on one host.
+      sent_bytes, received_bytes: bytes of gradients and states, by a worker of this run so far.
+      host: host on which a worker runs, or ran last in this session; "" for a run on one host.
     """
 
     role: str
@@ -147,21 +147,21 @@ class StatusReply:
     """Where a run stands.
 
     Args:
-      exit: how it ended: "completed", "preempted" or "failed"; "" while it goes on.
+      exit: how the run ended: "completed", "preempted" or "failed"; "" while it continues.
       phase: number of the newest phase; 0 before the first.
-      protocol: of that phase.
-      reason: for which it was entered.
+      protocol: protocol of that phase.
+      reason: reason for which the phase was entered.
       end_units: applied units at which it ends.
-      ordered: protocol that a user has ordered and that is not under way yet; "" for none.
+      ordered: protocol that a user has ordered and that is not entered yet; "" for none.
       is_stopping: whether the run was asked to save and stop.
       workload, issued, applied, dropped, outstanding, rolled_back: units, as in summary.json.
-      seconds: of the run, from its first start, pauses between its sessions left out.
-      num_switches: whose cost is known.
-      stall_secs: that they cost together.
+      seconds: duration of the run in seconds, from its first start, pauses between its sessions left out.
+      num_switches: number of switches with a known cost.
+      stall_secs: total cost of these switches in seconds.
       restarts: processes that took another's place, of all roles.
-      checkpoint_units: of the newest checkpoint that this run has written; -1 for none.
-      checkpoint_age_secs: since then.
-      checkpoint_bytes: of all checkpoints that it has written.
+      checkpoint_units: units applied in the newest checkpoint that this run has written; -1 for none.
+      checkpoint_age_secs: seconds since that checkpoint.
+      checkpoint_bytes: size of all checkpoints that the run has written, in bytes.
       figures: newest ones: units_per_sec, loss, learning_rate, staleness_mean, staleness_p95, staleness_max.
       evaluations: the newest, the last one last.
       members: servers, then workers.

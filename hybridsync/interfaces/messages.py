@@ -1,6 +1,6 @@
 """Messages of roles to each other: plain values, the same in one process and over gRPC (`hybridsync.proto`).
 
-Every mutating message carries the phase and the incarnation of who speaks; the receiver refuses older ones by name.
+Every mutating message carries the phase and the incarnation of the sender; the receiver refuses older ones by name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class RoleState:
     """Tells a restarted chief, which hears of a role for the first time, what that role is in the middle of.
 
     Args:
-      phase: that it takes part in.
+      phase: phase that the role takes part in.
       open: whether it still does: a server takes pushes, a worker has not come back.
       stream: units leased to it in this phase so far, in order (workers).
       completed: how many of them are done (workers).
@@ -52,8 +52,8 @@ class Hello:
       version: version of the package.
       restart_count: how many processes had this place before; makes the incarnation.
       role_state: what the role is in the middle of; None in its own first words.
-      process_group: address of the process group that a worker has joined; "" where there is none. Only workers of one
-        group can form a mesh.
+      process_group: address of the process group that a worker has joined; "" if absent. Only workers of one group can
+        form a mesh.
     """
 
     role: str
@@ -133,7 +133,8 @@ class PhaseRequest:
     Args:
       held: the state it brings along, if any.
       failure: why it left that phase before its end; "" if it did not.
-      rest_secs: for how long it is not to be told to measure itself, should it be left out; 0 not at all.
+      rest_secs: seconds for which the worker must not be asked to measure itself, if it is left out; 0 for no such
+        time.
     """
 
     worker: int
@@ -161,7 +162,7 @@ class LeaseRequest:
 
     Args:
       known: units received so far in this phase (the mesh's common stream under lock-step).
-      completed: how many of them are done.
+      completed: number of these units that are done.
       at_once: whether to answer though there is nothing to give, instead of waiting for it.
       wanted: units that the worker takes at a time.
     """
@@ -180,7 +181,7 @@ class LeaseReply:
     """Units to append to the stream; `final` when none will follow.
 
     Args:
-      join_group: everybody is called to a full synchronisation, which comes before these units.
+      join_group: all members are called to a full synchronisation, which comes before these units.
     """
 
     ranges: tuple[Range, ...]
@@ -201,11 +202,11 @@ class GroupRequest:
 
     Args:
       number: of the worker's group rounds in this phase; the same one asks for the same answer again.
-      serves: counts the groups of others that it is there for before this group round; 0 where it has come itself.
-      applied: to its replica since its last group round.
+      serves: counts the groups of others that the worker serves before this group round; 0 where it has come itself.
+      applied: units applied to its replica since its last group round.
       dropped: (unit, reason) finally dropped since then.
       last: it has no work any more.
-      logs: whether it wants to hear of every update at a full synchronisation.
+      logs: whether the worker wants to receive every update at a full synchronisation.
       average_secs: what its last average took; 0 before the first.
     """
 
@@ -226,8 +227,8 @@ class GroupUpdate:
     """Records a group round: its members' own updates since their last ones, then an average.
 
     Args:
-      sequence: of the group round.
-      units: applied by the members in `slots`, computed behind the group rounds in `bases`.
+      sequence: number of the group round.
+      units: units applied by the members in `slots`, computed after the group rounds in `bases`.
       slots: positions in the phase.
       group: positions of all members, in the order of their sum.
       optimizer: whether the optimizer's state was averaged too.
@@ -247,16 +248,17 @@ class GroupReply:
 
     Args:
       members: all of the group, in the order of their sum; one alone does not average. () while it has to wait.
-      missing: whom it waits for.
+      missing: members that the group waits for.
       sequence: counts the group rounds of the run, in the order in which they began.
-      units: applied in the whole run by the members of the groups up to this one; who still waits does not count.
+      units: units applied in the whole run by the members of the groups up to this one; a member that still waits does
+        not count.
       optimizer: whether the optimizer's state is averaged too.
-      is_full_sync: everybody is in it, and all replicas become one state.
+      is_full_sync: whether all members are in it, and all replicas become one state.
       applied, dropped: units of that state; only of a full synchronisation.
-      updates: group rounds since the last full synchronisation, this one included; only of such a one, and where they
-        are wanted.
-      again: the worker comes back at once: the group that it asked for stands behind this one.
-      over: it is there for nobody any more, because it has come to its own group round.
+      updates: group rounds since the last full synchronisation, this one included; only in a reply to such a
+        synchronisation, and if the worker wants them.
+      again: the worker comes back at once: the group that it asked for comes after this one.
+      over: the worker serves no further group, because it has come to its own group round.
     """
 
     members: tuple[int, ...]
@@ -279,12 +281,12 @@ class Push(NamedTuple):
       units: the units whose mean gradient is offered.
       base: sequence of the parameters that the gradient was computed on; where a server other than the primary is
         asked for parameters, the sequence that is wanted.
-      non_finite: the first entry of the contribution that is no finite number, as another server than the primary
+      non_finite: the first entry of the contribution that is not a finite number, as another server than the primary
         named it to the worker; "" where it named none.
       restart_count: how often the worker's program was begun anew in this phase, for replays.
       newest: sequence of the newest version that the worker's program knew, where that made its rate, for replays; 0
         elsewhere.
-      push_only: no parameters are to come with the reply: the worker pulls them beside its pushes.
+      push_only: no parameters are to come with the reply: the worker pulls them in the background.
     """
 
     phase_id: PhaseId
@@ -311,7 +313,7 @@ class Update:
     """One update that the primary decided, for the other servers to apply in the order of `sequence`.
 
     Args:
-      sequence: of the parameters after it.
+      sequence: sequence of the parameters after the update.
       pushes: whose contributions make it up, in the order of their sum.
       rate: the protocol's factor on the schedule's learning rate.
       wanted: sequences before this one whose parameters a worker may still ask for.
@@ -333,11 +335,11 @@ class PushReply(NamedTuple):
     """Answers a push: whether it was applied, dropped, or known already.
 
     Args:
-      sequence: of the newest parameters, which come with the reply to a pull, or to a push computed on older ones that
-        asks for them.
+      sequence: sequence of the newest parameters, which come with the reply to a pull, or to a push computed on older
+        ones that asks for them.
       duplicate: the units had already been applied or dropped; nothing was done now.
       dropped: reason, when the units were finally dropped; "" otherwise.
-      units, own, fastest: progress of those parameters (see `protocols.base.Version`); 0 where nobody asks for it.
+      units, own, fastest: progress of those parameters (see `protocols.base.Version`); 0 if no caller asks for it.
       settled: of a duplicate, which of its units had been applied or dropped; the others still have no end.
     """
 
@@ -363,8 +365,8 @@ class RoleEvent:
     """A supervisor tells of a process it started or lost.
 
     Args:
-      unit: that a lost worker was computing; -1 for none.
-      quarantined: nobody takes the place of this worker in this session of the run.
+      unit: unit that a lost worker was computing; -1 for none.
+      quarantined: no process takes the place of this worker in this session of the run.
       restart_count: how many processes had this place before.
     """
 

@@ -57,7 +57,7 @@ class Phase:
         """The protocol that `spec` names; parsed once.
 
         Raises:
-          PlanError: `spec` is no registered protocol.
+          PlanError: `spec` is not a registered protocol.
         """
         return protocols.parse(self.spec)
 

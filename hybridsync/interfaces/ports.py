@@ -115,7 +115,7 @@ class CommandPort(Protocol):
 
         Raises:
           PlanError, ConfigError: the protocol cannot be used; nothing has changed.
-          NotRunning: no phase is under way.
+          NotRunning: no phase is in progress.
         """
         ...
 
@@ -229,7 +229,7 @@ class Answer:
     """A parameter server's answer to a pull or a push.
 
     Args:
-      reply: what it says.
+      reply: the answer itself, without the parameters.
       parameters: lent with it; a push that was computed on them needs them no more (`PushReply.brings_parameters`).
       await_arrival: blocks until the parameters may have arrived. The transport calls it before it hands over the last
         of them, so that an emulated link counts the time of the real transfer in.
@@ -266,7 +266,7 @@ class ParameterPort(Protocol):
     def ready(self, push: Push) -> None:
         """Return when the protocol's rule grants the transfer of what the worker would push.
 
-        Without units nothing is granted: the worker says that the parameters of `push.base` have arrived.
+        Without units nothing is granted: the worker reports that the parameters of `push.base` have arrived.
 
         Raises:
           StalePhase, StaleIncarnation: the caller is out of date.
@@ -319,8 +319,8 @@ class ShardPort(ReaderPort, Protocol):
         """Keep a copy of this server's part of the state after update `sequence`, which is the last one it was given.
 
         Args:
-          phase_id: that is served.
-          sequence: of the copy.
+          phase_id: id of the served phase.
+          sequence: sequence of the copy.
           final: also ends the phase for the server.
           left: workers whose optimizer states, left here, make up the state's; with none of them it stays.
 

@@ -39,10 +39,10 @@ class Exchange:
     """A role's heartbeat and the chief's answer, stamped by both monotonic clocks in seconds.
 
     Args:
-      sent: by the role's clock.
-      received: by the chief's clock.
-      replied: by the chief's clock.
-      returned: by the role's clock.
+      sent: time by the role's clock.
+      received: time by the chief's clock.
+      replied: time by the chief's clock.
+      returned: time by the role's clock.
     """
 
     sent: float
@@ -74,15 +74,16 @@ class Report:
       staleness: staleness of each update since the last report (servers).
       num_losses, loss_sum: how many unit losses there were, and their sum.
       compute_secs, wait_secs, compile_secs: time of local computation, waiting and compiling in that interval.
-      spans: for the timeline.
-      doing: what a worker's training thread is at, `COMPUTING` or `WAITING`, or a server, `ENTERING`; "" for nothing.
+      spans: measured spans for the timeline.
+      doing: activity of a worker's training thread, `COMPUTING` or `WAITING`, or of a server, `ENTERING`; "" for none.
       hold_secs: how long the chief may keep its answer back while it has no news: a long poll.
       exchange: stamps of the last heartbeat that was answered, by which the chief knows this host's clock.
-      unit_secs: of each unit since the last report, what it took the worker itself, without waiting for others; ()
-        where nobody judges it by them.
-      doing_secs: for how long the training thread has been at what it is `doing`, by the worker's own clock.
-      sent_bytes, received_bytes: of gradients and states in that interval, as they travel (workers).
-      usual_secs: what the worker's recent units took it to compute, in this phase; 0 before the first one ended.
+      unit_secs: seconds that each unit since the last report took the worker itself, without waiting for others; () if
+        no detector judges the worker by them.
+      doing_secs: seconds for which the training thread has been at what it is `doing`, by the worker's own clock.
+      sent_bytes, received_bytes: bytes of gradients and states in that interval, as they travel (workers).
+      usual_secs: seconds that the worker's recent units took it to compute, in this phase; 0 before the first one
+        ended.
     """
 
     role: str
