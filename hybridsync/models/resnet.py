@@ -76,7 +76,7 @@ class CifarResNet(nnx.Module):
       depth: 6m+2 for a whole m >= 1, for instance 8, 20, 32.
       num_classes: logits.
       rngs: `params` for the kernels.
-      channels: of the images.
+      channels: number of channels of the images.
 
     Raises:
       TaskError: the depth is not 6m+2.
@@ -106,15 +106,15 @@ class BottleneckResNet(nnx.Module):
     """The paper's ImageNet bottleneck network with a stem for small images.
 
     ResNet-50's four stages of 3, 4, 6 and 3 bottleneck blocks, 64 to 512 wide (256 to 2,048 out), but the 7x7
-    convolution of stride 2 and the pooling behind it are one 3x3 convolution of stride 1, so a 32x32 image
-    reaches the last stage as 4x4. 23.5 M parameters for 10 classes. (It is not a 9m+2 network of CIFAR
-    widths: 50 is no such number.)
+    convolution of stride 2 and the pooling after it are one 3x3 convolution of stride 1, so a 32x32 image reaches the
+    last stage as 4x4. 23.5 M parameters for 10 classes. (It is not a 9m+2 network of CIFAR widths: 50 is not such a
+    number.)
 
     Args:
       num_classes: logits.
       rngs: `params` for the kernels.
       stages: blocks in each stage; (3, 4, 6, 3) is ResNet-50.
-      channels: of the images.
+      channels: number of channels of the images.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class DecoderLM(nnx.Module):
       num_heads: attention heads; divides `dim`.
       max_length: the longest window.
       rngs: `params` for the kernels, `dropout` for the masks.
-      dropout: share dropped, behind the embedding and behind each part of a block.
+      dropout: share dropped, after the embedding and after each part of a block.
 
     Raises:
       TaskError: the heads do not divide the width.
