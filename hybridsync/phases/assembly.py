@@ -66,22 +66,22 @@ def assemble(
       run: what to run.
       control: members, leases, announcements.
       start: the state to start from.
-      servers: address -> server, called when they are needed.
-      holder_at: address -> role that can take a snapshot of the state.
+      servers: returns the servers by address; called when they are needed.
+      holder_at: returns the role at an address that can take a snapshot of the state.
       phase_ids: reserves phase numbers.
-      committer: commits and evaluates behind the training.
+      committer: commits and evaluates in the background of the training.
       reporter: writes the record.
-      committed_source: of the last committed state, for when nobody holds a newer one.
-      clock: for stage times and deadlines.
+      committed_source: source of the last committed state, used if no role holds a newer one.
+      clock: clock for stage times and deadlines.
       threads: roles are threads of this process, which cannot be given up.
       renew: has every worker's process started again in a new process group; threads have none that could be used up.
-      forget: called with the sequence of the state that a run goes on from when updates behind it are lost.
-      restarted: another controller took the run to where it is; roles may be in the middle of a phase.
+      forget: called with the sequence of the state that a run continues from when later updates are lost.
+      restarted: an earlier controller brought the run to its current phase; roles may be in the middle of it.
       num_devices: local devices of each worker, among which a mesh chooses.
-      tick_secs: how often a phase is looked after that nobody tells anything of.
+      tick_secs: interval, in seconds, at which a phase is checked of which no news arrives.
       policy: what is done about stragglers in lock-step; None takes the configuration's.
       begin: begins the call by which a server enters a phase.
-      watchdog: of the process.
+      watchdog: watchdog of the process.
     """
     config, workload, chief_address = run.config, run.config.workload, start.source
     state = ControllerState(start.snapshot, start.source, start.reason)

@@ -23,15 +23,15 @@ class CaptureStage:
     """Drains the phase under way, and captures the state at the role that holds it.
 
     Args:
-      state: the phase under way; takes the new snapshot.
+      state: the current phase; takes the new snapshot.
       workload: units of the run.
-      control: leases, and who holds what.
-      holder_at: address -> role that can take a snapshot of the state.
-      pace: whether everybody has come back, and how long that may take.
-      saving: whether an evaluation is due.
+      control: leases, and the states that the roles hold.
+      holder_at: returns the role at an address that can take a snapshot of the state.
+      pace: knows whether all members have come back, and how long that may take.
+      saving: knows whether an evaluation is due.
       reporter: writes the record.
       timer: measures the stages.
-      tick: called while somebody is waited for.
+      tick: called while members are waited for.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class CaptureStage:
         """Stop the leases; where the members hold the state, wait until everybody has come back.
 
         Raises:
-          PhaseBroken: somebody was lost, or was waited for too long.
+          PhaseBroken: a member was lost, or was waited for too long.
           WaitTimeout: these are threads, which cannot be given up.
         """
         phase = self._state.current_phase
@@ -81,7 +81,7 @@ class CaptureStage:
         """Capture the state with which the phase ends, and let its members go.
 
         Raises:
-          PhaseBroken: the holder could not be reached, or somebody was lost.
+          PhaseBroken: the holder could not be reached, or a member was lost.
           HybridSyncError: the members' replicas are not equal.
         """
         started = self._timer.start()
@@ -101,7 +101,7 @@ class CaptureStage:
         """Capture the state while the phase goes on.
 
         Raises:
-          PhaseBroken: the holder could not be reached, or somebody was lost.
+          PhaseBroken: the holder could not be reached, or a member was lost.
         """
         self._state.evaluates = self._saving.take_evaluation()
         self.take_snapshot(final=False)
@@ -111,7 +111,7 @@ class CaptureStage:
         """Have the role that holds the state capture it, and return the snapshot.
 
         Raises:
-          PhaseBroken: it could not be reached, or somebody was lost.
+          PhaseBroken: the holder could not be reached, or a member was lost.
         """
         state, phase = self._state, self._state.current_phase
         if phase.mode.has_group_rounds:

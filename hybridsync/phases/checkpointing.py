@@ -45,8 +45,8 @@ class Commit:
 
     Args:
       units: units applied in the state.
-      bytes: on disk; 0 for a run without a workdir.
-      secs: from the request to the durable end.
+      bytes: bytes on disk; 0 for a run without a workdir.
+      secs: seconds from the request to the durable end.
     """
 
     units: int
@@ -123,13 +123,13 @@ class Committer:
     """One background thread that commits and evaluates captures in the order in which they come.
 
     Args:
-      store: where to; None for a run without a workdir.
-      layout: of the training state.
-      reader_at: how to reach the holder of a snapshot.
+      store: storage of the checkpoints; None for a run without a workdir.
+      layout: layout of the training state.
+      reader_at: returns a reader of the role at an address that holds a snapshot.
       evaluator: evaluates a state.
-      clock: for `Commit.secs`.
+      clock: clock for `Commit.secs`.
       keep: called with each state that is durable.
-      watchdog: of the process.
+      watchdog: watchdog of the process.
     """
 
     def __init__(
@@ -169,8 +169,8 @@ class Committer:
         Args:
           snapshot: what to commit.
           source: address of the role that keeps it.
-          ledger: stored beside the state.
-          run: stored beside the state.
+          ledger: stored with the state.
+          run: stored with the state.
           evaluate: whether to measure the state as well.
           after: the fetch waits for it, at most YIELD_SECS: those who need the state to train come first.
         """
@@ -209,8 +209,8 @@ class Committer:
     def close(self) -> None:
         """Wait for the commits under way, for each until `commit_secs` after it was asked for.
 
-        An error of one stays in its future. One that has not ended by then is left behind and named in the log,
-        not raised: what ended the run may be on its way to the caller.
+        The error of a commit stays in its future. A commit that has not ended by then is abandoned and named in the
+        log, not raised: what ended the run may be on its way to the caller.
         """
         self._queue.close()
         newest = max((started for _, started in self._commits.values()), default=0.0)

@@ -21,9 +21,9 @@ class CommitStage:
     Args:
       state: the captured state, and whether it is the run's last.
       start_phase: number of the phase that the run begins above.
-      control: whether the phase under way is broken.
-      pace: whether that goes on while a commit is waited for.
-      saving: the commit under way.
+      control: knows whether the current phase is broken.
+      pace: knows whether the phase makes progress while a commit is waited for.
+      saving: the commit in progress.
       reporter: writes the record.
       tick: called while a commit is waited for.
     """
@@ -66,7 +66,7 @@ class CommitStage:
         """Wait for the commit under way; training goes on when it failed, unless it was the run's last.
 
         Raises:
-          PhaseBroken: the phase under way was broken meanwhile.
+          PhaseBroken: the current phase was broken meanwhile.
           WaitTimeout: the phase stands still, and its workers are threads, which cannot be given up.
           CheckpointError: the run's last state could not be written.
         """
@@ -98,7 +98,7 @@ class CommitStage:
 
     def _failed(self, error: Exception) -> state_machine.Event:
         state = self._state
-        if state.is_ending and isinstance(error, CheckpointError):  # nothing goes on that could be saved later
+        if state.is_ending and isinstance(error, CheckpointError):  # no training follows that could be saved later
             raise error
         if state.is_ending:
             state.broken_by = f"the last state could not be fetched: {error}"

@@ -32,12 +32,12 @@ class Controller:
       stages: carry the commands out.
       arrivals: waits for the roles that a run begins with.
       rejoining: takes up what an earlier controller left; None for the first one.
-      saving: commits and evaluations under way.
+      saving: commits and evaluations in progress.
       committer: is closed at the end.
       reporter: writes the record.
-      forget: called with the sequence of the state that a run goes on from when updates behind it are lost.
+      forget: called with the sequence of the state that a run continues from when later updates are lost.
       stage_secs: how long one stage may take before the watchdog ends the process.
-      watchdog: of the process.
+      watchdog: watchdog of the process.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Controller:
         """Run to the end of the workload or to a preemption; returns the summary that was written.
 
         Raises:
-          HybridSyncError: the run could not go on; the summary says "failed", as for any other exception.
+          HybridSyncError: the run could not go on; the summary contains "failed", as for any other exception.
         """
         try:
             return self._run()
@@ -74,7 +74,7 @@ class Controller:
             self._control.fail(error)
             self._reporter.finish("failed", str(error))
             raise
-        except BaseException as error:  # a hook's own error, or the user's interrupt: nobody may train on
+        except BaseException as error:  # a hook's own error, or the user's interrupt: no role may train on
             failure = HybridSyncError(f"the run was broken off by {type(error).__name__}: {error}")
             self._control.fail(failure)
             self._reporter.finish("failed", str(failure))

@@ -15,9 +15,9 @@ class ControllerState:
 
     Args:
       snapshot: the newest captured state.
-      source: address of the role that keeps it; empty when nobody does.
-      reason: why the next phase is entered, as its announcement says it.
-      phase: the phase under way, or the last one; None before the first.
+      source: address of the role that keeps it; empty if no role does.
+      reason: reason for the next phase, for its announcement.
+      phase: the current phase, or the last one; None before the first.
       phase_id: the phase that was reserved last; None before the first.
       broken_by: what broke the last phase, until the next one is entered.
       unit_secs: mean seconds of one unit in the phase that is being left.

@@ -55,8 +55,8 @@ class ServerEntry:
     """Has servers take over the state of a phase.
 
     Args:
-      control: who lives, and says what; whoever waits there is woken by what ends a phase.
-      clock: for deadlines.
+      control: live roles and their reports; an event that ends a phase wakes its waits.
+      clock: clock for deadlines.
       tick: called every TICK_SECS meanwhile.
       say: shows the user a line when it takes long.
       begin: begins each server's call.
@@ -76,9 +76,9 @@ class ServerEntry:
         """Return when every server serves `phase`; one that is lost, or refuses, ends the wait at once.
 
         Args:
-          phase: to enter.
+          phase: phase to enter.
           servers: address -> server, by their number.
-          num_bytes: of the state that each fetches.
+          num_bytes: size in bytes of the state that each server fetches.
 
         Raises:
           PhaseBroken: the phase before was broken meanwhile.

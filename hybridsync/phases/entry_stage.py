@@ -30,19 +30,19 @@ class EntryStage:
 
     Args:
       state: the captured state; takes the phase.
-      num_workers: of the run.
+      num_workers: number of workers of the run.
       start_phase: number of the phase that the run begins above.
       control: ledger and announcements.
-      servers: address -> server, called when a phase needs them.
+      servers: returns the servers by address; called when a phase needs them.
       phase_ids: reserves phase numbers.
-      policy_driver: what is entered, and by whom.
+      policy_driver: decides which protocol is entered, and with which members.
       arrivals: waits for the roles that the phase needs.
       process_groups: meshes of lock-step and group phases.
       entering: has the servers enter.
       pace: counts from the announcement on.
       reporter: writes the record.
       timer: measures the stages.
-      upkeep: knows who was lost.
+      upkeep: knows the lost workers.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class EntryStage:
         """Enter the next phase from the captured state, and announce it.
 
         Raises:
-          PhaseBroken: somebody was lost on the way into it.
+          PhaseBroken: a role was lost on the way into the phase.
           Preempted: the run was asked to stop while roles were waited for.
           WaitTimeout: a role did not come.
         """
@@ -114,7 +114,7 @@ class EntryStage:
         members, device_choice = tuple(range(self._num_workers)), 0
         if not mode.is_served:
             members, device_choice = self._mesh(mode)
-        snapshot = self._state.snapshot  # read here: a new process group has another one
+        snapshot = self._state.snapshot  # read here: a new process group comes with a new snapshot
         return Phase(
             id=phase_id,
             spec=segment.spec,

@@ -19,14 +19,14 @@ class Housekeeping:
     """Does what is due at every tick of the controller.
 
     Args:
-      state: the phase under way.
-      control: members, and who was lost.
-      servers: address -> server of the phase under way.
+      state: the current phase.
+      control: members, and lost workers.
+      servers: returns the servers of the current phase by address.
       pace: gives the last units of a phase to others.
-      saving: evaluations behind the training.
-      process_groups: whose meshes end with a lost worker.
+      saving: evaluations in the background of the training.
+      process_groups: process groups; the meshes with a lost worker end.
       reporter: writes the record.
-      watchdog: of the process.
+      watchdog: watchdog of the process.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Housekeeping:
         """Give up who is silent, tell the primary of lost workers, write the record.
 
         Raises:
-          PhaseBroken: it could not be told.
+          PhaseBroken: the primary could not be notified.
         """
         self._watchdog.progress()
         self._control.members.expire()

@@ -1,7 +1,8 @@
 """Finds the members of a phase that hang and keep others waiting. Pure.
 
-A worker hangs that has been at one unit for longer than its limit, though its process lives and reports. Nobody is
-given up for being slow: the limit follows the worker's own units, and time in which the rule holds its push is none.
+A worker hangs that has been at one unit for longer than its limit, though its process lives and reports. No worker is
+given up for being slow: the limit follows the worker's own units, and time in which the rule holds its push does not
+count.
 
 >>> from hybridsync.interfaces.phase import Phase
 >>> from hybridsync.core.plan import PhaseId
@@ -23,14 +24,14 @@ from hybridsync.interfaces.reports import COMPUTING, WAITING
 def hung(phase: Phase, doing: Mapping[int, Doing], limit_secs: Callable[[float], float]) -> dict[int, float]:
     """Return the members that hang and are waited for, each with its limit in seconds.
 
-    Where servers hold the state, a member is waited for when the rule has made another one wait for as long as that
+    Where servers hold the state, a member is waited for when the rule has made another member wait for as long as that
     limit, or when no member does anything but hang. A mesh and groups watch their own steps and group rounds; they
     begin with all members, so they wait for one that hangs in an older phase.
 
     Args:
-      phase: under way.
-      doing: what each live member does that has not come back from the phase.
-      limit_secs: what a worker's units usually take, 0 while that is not known -> how long one may take.
+      phase: the current phase.
+      doing: activity of each live member that has not come back from the phase.
+      limit_secs: usual seconds of a worker's units, 0 if unknown -> limit for one unit, in seconds.
     """
     late = {
         worker: limit

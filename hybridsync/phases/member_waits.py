@@ -24,9 +24,9 @@ class MemberWaits:
     """Waits for roles to register, while the record goes on.
 
     Args:
-      control: who is there.
-      config: how many there are to be.
-      clock: for deadlines.
+      control: the roles that are present.
+      config: the configuration, with the number of workers and servers.
+      clock: clock for deadlines.
       tick: called every TICK_SECS meanwhile.
       say: shows the user a line when it takes long.
     """
@@ -42,7 +42,7 @@ class MemberWaits:
 
         Raises:
           Preempted: the run was asked to stop.
-          PhaseBroken: the phase under way lost somebody.
+          PhaseBroken: the current phase lost a member.
           WaitTimeout: a role did not come.
         """
         members = self._control.members
@@ -68,10 +68,10 @@ class MemberWaits:
     def await_registrations(self, present: Iterable[Process]) -> None:
         """Wait until every role has been heard of, or none has come for SETTLE_SECS; give up who has not.
 
-        A process that is stopped does not end by itself, and nobody would replace it.
+        A process that is stopped does not end by itself, and nothing would replace it.
 
         Args:
-          present: processes that an earlier chief has seen.
+          present: processes that an earlier chief has registered.
         """
         known, since = 0, self._clock.monotonic()
         while self._clock.monotonic() - since < SETTLE_SECS:

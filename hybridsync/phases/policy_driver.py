@@ -6,10 +6,10 @@ committed.
 A decision changes the schedule where the next phase is entered, and only if the stage is not done by then.
 
 What the run's user has ordered comes before all of this: for the rest of its stage the ordered protocol is what is
-entered, with everybody, and neither the policy nor the trigger is asked. It is a switch by the same mechanism.
+entered, with all workers, and neither the policy nor the trigger is asked. It is a switch by the same mechanism.
 
 A restarted chief knows the detours from the last commit and from the phase that its roles are in; its detector, and so
-its policy, begin anew. A resumed run begins with its plan's stage and everybody; an early end that was decided before
+its policy, begin anew. A resumed run begins with its plan's stage and all workers; an early end that was decided before
 is handed in only while the configuration still asks for it (`schedule.resumed`).
 """
 
@@ -50,12 +50,12 @@ class PolicyDriver:
     """Decides what is entered next, and whether the phase under way is to be left for it.
 
     Args:
-      run: its plan, and what its configuration says.
-      control: who lives, and how the workers are held.
+      run: the run's plan and configuration.
+      control: live workers, and how they are held.
       reporter: writes decisions, and knows what switches have cost.
       policy: is asked.
-      clock: for how long stragglers have been some.
-      detours: that the run has made before, as a schedule tells them.
+      clock: clock for how long stragglers have been some.
+      detours: detours that the run has made before, as a schedule saves them.
 
     Attributes:
       schedule: what remains of the plan.
@@ -93,7 +93,7 @@ class PolicyDriver:
         self._episodes = Episodes()
         self._told: tuple[str, str, tuple[int, ...]] = ("", "", ())
 
-    # --- while a phase is under way ---
+    # --- while a phase is in progress ---
 
     def change_of(self, phase: Phase) -> tuple[state_machine.Event, str] | None:
         """Return how the phase is to be left, and why: its members or its protocol are to change; None to stay."""
@@ -109,7 +109,7 @@ class PolicyDriver:
             away = self.schedule.since is not None or self._holds != PLANNED
             if order.spec != phase.spec or away:  # what a policy has changed ends with the order, too
                 return state_machine.Begin(), "ordered"
-            if order.stage == PENDING:  # what was ordered is under way already
+            if order.stage == PENDING:  # the ordered protocol is entered already
                 self._control.orders.begin(self.schedule.stage(applied))
             return self._join(phase)
         if self._passes_knee(phase):
@@ -161,7 +161,7 @@ class PolicyDriver:
             return Segment(order.spec, self.schedule.end(stage), stage, order=order.number)
         if not schedule.spans[schedule.stage(units)].lock_step:
             self._wanted = PLANNED
-        elif self._wanted == PLANNED:  # somebody may be slow where a stage begins, or is entered again
+        elif self._wanted == PLANNED:  # a worker may be slow where a stage begins, or is entered again
             planned = schedule.end_detour(units)
             self._wanted = self._ask(PLANNED, units, planned.end(planned.stage(units)) - units)
         self.schedule = (
@@ -199,8 +199,8 @@ class PolicyDriver:
     def adopt(self, phase: Phase) -> None:
         """Take up a phase that an earlier chief announced, which may be a detour of which no commit tells.
 
-        The phase itself says whether it was ordered. What is bound to its stage does not: that may be a later order,
-        whose phase the earlier chief was about to announce.
+        The phase itself records whether it was ordered. The order that is bound to its stage does not show it: that may
+        be a later order, whose phase the earlier chief was about to announce.
         """
         units = sum(stop - start for start, stop in phase.applied)
         self.schedule = schedule = self.schedule.rolled_back(units)

@@ -53,8 +53,8 @@ class ProcessGroups:
     def mesh(self, members: tuple[int, ...], mode: SyncMode) -> Mesh | None:
         """Return the next mesh: `members`, ascending ids, and a device choice.
 
-        None when none is left, or when the members have joined different process groups: one that came while the others
-        were under way has a group of its own. On several hosts there is none at all before it is needed.
+        None when none is left, or when the members have joined different process groups: a worker that came while the
+        others were training has a group of its own. On several hosts there is no group at all before it is needed.
         """
         groups = self._control.members.process_groups(members)
         if NO_GROUP in groups or len(groups) > 1:
@@ -72,10 +72,10 @@ class ProcessGroups:
     def renew(self, snapshot: Snapshot, source: str) -> tuple[Snapshot, str]:
         """Have every worker start again in a new process group; returns the snapshot kept for them, and where.
 
-        The state is with the chief then, because nobody else outlives this.
+        The state is with the chief then, because no other role outlives this.
 
         Raises:
-          PhaseBroken: whoever holds the state was lost.
+          PhaseBroken: the holder of the state was lost.
         """
         groups = self._control.members.process_groups(self._control.members.live_workers())
         why = NONE if groups == {NO_GROUP} else APART if len(groups) > 1 else USED_UP
@@ -95,9 +95,9 @@ def check_replicas(drained: Mapping[int, StateVersion | None], snapshot: Snapsho
     """Compare what the members of a lock-step phase hold: they must be equal, bit for bit.
 
     Args:
-      drained: worker -> what it came back with.
-      snapshot: of the member at `source`.
-      source: its address.
+      drained: worker -> version of the state that it came back with.
+      snapshot: snapshot of the member at `source`.
+      source: address of that member.
 
     Raises:
       HybridSyncError: a member holds something else.

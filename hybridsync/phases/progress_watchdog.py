@@ -29,9 +29,9 @@ class ProgressWatchdog:
     """Judges the progress of the phase under way.
 
     Args:
-      control: what was applied when, and who said what last.
-      drain_secs: how long the last units of an asynchronous phase may stay with whoever has them.
-      clock: for all of it.
+      control: times of the applied units, and the last reports of the roles.
+      drain_secs: how long the last units of an asynchronous phase may stay with their holders, in seconds.
+      clock: clock for all times.
       say: shows the user a line.
       threads: workers are threads of this process.
     """
@@ -105,15 +105,15 @@ class ProgressWatchdog:
     def await_together(self, phase: Phase, tick: Callable[[], None], *, final: bool) -> None:
         """Call everybody in a group phase to a full synchronisation, and wait until the first member has its state.
 
-        Nobody is called once everybody has left: the last group round was such a synchronisation.
+        No member is called once all have left: the last group round was such a synchronisation.
 
         Args:
-          phase: under way.
+          phase: the current phase.
           tick: called meanwhile.
-          final: the phase is drained: everybody has been to its last group round, unless somebody was lost before.
+          final: the phase is drained: all members have been to their last group round, unless one was lost before.
 
         Raises:
-          PhaseBroken: somebody was lost, or was waited for too long.
+          PhaseBroken: a member was lost, or was waited for too long.
           WaitTimeout: these are threads, which cannot be given up.
         """
         first, control = phase.members[0], self._control
@@ -132,7 +132,7 @@ class ProgressWatchdog:
         def limit_secs(usual_secs: float) -> float:
             return max(floor_secs, self.limit_secs(usual_secs)) if usual_secs else FIRST_STEP_SECS
 
-        # A chief that was restarted, or announced the phase just now, has seen nobody wait before.
+        # A chief that was restarted, or announced the phase just now, has seen no member wait before.
         watched = self._clock.monotonic() - self._began
         doing = {
             worker: each if each.secs <= watched else replace(each, secs=watched)
@@ -149,7 +149,7 @@ class ProgressWatchdog:
         """Give up the members of a group phase for whom others wait much longer than their units take.
 
         Args:
-          num_units: that each computes between two group rounds.
+          num_units: number of units that each member computes between two group rounds.
         """
         rates, late = self._control.worker_rates(), {}
         for worker, secs in self._control.waited_for().items():
@@ -160,7 +160,7 @@ class ProgressWatchdog:
         if late:
             secs = min(late.values())
             stuck = [worker for worker in self._control.stuck(SILENT_SHARE * secs) if worker in late]
-            # Who is in an average with one that is stopped has not come either, and is not to blame.
+            # A member that averages with a stopped one has not come either, and is not to blame.
             self.give_up(stuck, f"a group has waited for workers {stuck or [*late]} for more than {secs:.3g} s")
 
     def give_up(self, workers: list[int], why: str) -> None:

@@ -61,9 +61,9 @@ class Found:
     """The newest state that someone holds.
 
     Args:
-      snapshot: of it.
+      snapshot: snapshot of the state.
       source: address where it is read.
-      rolled_back: whether everybody who had a newer one is gone.
+      rolled_back: whether all roles that had a newer state are gone.
     """
 
     snapshot: Snapshot
@@ -76,13 +76,14 @@ class Recovery:
 
     Args:
       control: members and the phase.
-      holder_at: address -> role that can take a snapshot of the state.
-      committed_source: of the last committed state.
+      holder_at: returns the role at an address that can take a snapshot of the state.
+      committed_source: source of the last committed state.
       chief_address: the chief's address.
-      clock: for deadlines.
-      await_newer: lets a commit under way end whose state has more than so many units; tells whether there was one.
+      clock: clock for deadlines.
+      await_newer: waits for an in-flight commit whose state has more than this many units; returns whether there was
+        one.
       gather_secs: the shortest time that a worker has to come back; threads, which cannot be given up, may compile.
-      watchdog: of the process.
+      watchdog: watchdog of the process.
     """
 
     def __init__(
@@ -110,8 +111,8 @@ class Recovery:
         """Call everybody back and return the newest state; whoever does not come back in time is evicted.
 
         Args:
-          phase: that broke.
-          captured: the last snapshot taken, and where it was.
+          phase: phase that broke.
+          captured: the last snapshot taken, and the address of its holder.
           unit_secs: mean seconds of one unit in that phase.
 
         Raises:

@@ -26,13 +26,13 @@ class GatherStage:
       state: the phase that broke; takes the state that was found.
       workload: units of the run.
       control: members and ledger.
-      pace: how long a unit took.
+      pace: mean duration of a unit.
       recovery: finds the state.
-      process_groups: whose meshes have lost somebody.
+      process_groups: process groups; the meshes with a lost member end.
       reporter: writes the record.
       timer: measures the stage.
-      upkeep: knows who was lost.
-      forget: called with the sequence of the state that the run goes on from when updates behind it are lost.
+      upkeep: knows the lost workers.
+      forget: called with the sequence of the state that the run continues from when later updates are lost.
       guess_secs: taken for the seconds of a unit until one was seen.
     """
 
@@ -64,7 +64,7 @@ class GatherStage:
         """
         state = self._state
         started = self._timer.start()
-        reason = self._control.gather() or state.broken_by  # the way into a run's first phase has no phase to say it
+        reason = self._control.gather() or state.broken_by  # on the way into a run's first phase, no phase has it
         self._upkeep.take_fenced()
         if state.phase is not None:
             unit_secs, self._guess_secs = self._pace.unit_secs(state.phase) or self._guess_secs, 0.0

@@ -21,13 +21,13 @@ class Rejoining:
 
     Args:
       state: takes the phase.
-      control: what the roles say of themselves.
+      control: the states that the roles report.
       arrivals: waits for the roles.
-      policy_driver: takes up a detour of which no commit tells.
+      policy_driver: takes up a detour that no commit contains.
       process_groups: takes up the meshes that were chosen before.
-      reporter: knows from the record who took part.
-      capture_stage: captures the state of a phase that goes on.
-      gather: goes back to the last commit where nobody is left.
+      reporter: knows from the record which workers took part.
+      capture_stage: captures the state of a phase that continues.
+      gather: goes back to the last commit if no role is left.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Rejoining:
     def rejoin_phase(self) -> tuple[Switching, tuple[Command, ...]] | None:
         """Return the machine of the phase that the roles are in, with its first commands; None where nobody is left.
 
-        An asynchronous phase whose servers are in it goes on as it is. Any other is broken: its workers wait for
+        An asynchronous phase whose servers are in it continues as it is. Any other is broken: its workers wait for
         units already, and the next phase begins from the newest state they hold.
 
         Raises:

@@ -39,10 +39,10 @@ class Reporter:
 
     Args:
       run: what is being run.
-      chief: whose reports are taken.
+      chief: the chief, which collects the roles' reports.
       recorder: events, metrics, timeline, progress.
-      clock: for intervals.
-      seconds: of the run's earlier sessions, from the first unit leased.
+      clock: clock for intervals.
+      seconds: seconds of the run's earlier sessions, from the first unit leased.
       hooks: (function, every so many units): called with the newest metrics.
       switches: switch events of earlier sessions.
       told_until: the run's time up to which `seconds` counts.
@@ -102,10 +102,10 @@ class Reporter:
         """Write that `phase` was announced, and why the one before it broke, if it did.
 
         Args:
-          phase: that begins.
+          phase: phase that begins.
           units: applied before it.
           why: the one before it could not go on; "" where it ended.
-          stage: of the plan, counted from 1, that the phase is for; 0 where nobody knows.
+          stage: stage of the plan, counted from 1, that the phase is for; 0 if unknown.
         """
         self._phase, self._over = phase, False
         protocol = phase.protocol

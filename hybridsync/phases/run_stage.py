@@ -18,15 +18,15 @@ class RunStage:
     """Watches the phase under way.
 
     Args:
-      state: the phase under way.
+      state: the current phase.
       workload: units of the run.
-      control: what was applied, and what ended the phase.
-      pace: whether the phase goes on.
-      policy_driver: whether it is to be left for another one.
-      saving: whether a save is due.
-      commits: the commit under way.
+      control: applied units, and the event that ended the phase.
+      pace: knows whether the phase makes progress.
+      policy_driver: knows whether the phase is to be left for another one.
+      saving: knows whether a save is due.
+      commits: the commit in progress.
       tick: called again and again.
-      tick_secs: how often a phase is looked after that nobody tells anything of.
+      tick_secs: interval, in seconds, at which a phase is checked of which no news arrives.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class RunStage:
         """Let the phase run until something is due.
 
         Raises:
-          PhaseBroken: the phase lost somebody without whom it cannot go on.
+          PhaseBroken: the phase lost a member without which it cannot go on.
           WaitTimeout: it stands still, and its workers are threads, which cannot be given up.
         """
         phase = self._state.current_phase

@@ -36,11 +36,11 @@ class SaveSchedule:
       run: configuration and data source, which are stored.
       control: ledger and rates.
       committer: commits and evaluates.
-      reporter: is told of evaluations.
-      clock: for deadlines.
+      reporter: logs evaluations.
+      clock: clock for deadlines.
       submitted: a snapshot that is durable already, None if none is.
       detours: units applied -> the detours from the plan up to there, which are stored.
-      watchdog: of the process.
+      watchdog: watchdog of the process.
 
     Attributes:
       submitted: the snapshot that was handed to the committer last; None if that came to nothing.
@@ -108,7 +108,7 @@ class SaveSchedule:
 
         Raises:
           WaitTimeout: it did not end in time.
-          CheckpointError, RoleLost, StalePhase: what it met; nothing is under way any more.
+          CheckpointError, RoleLost, StalePhase: the error of the commit, which has ended.
         """
         assert self._commit is not None
         waited_secs = self._await_end(self._commit, tick)

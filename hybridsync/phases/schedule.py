@@ -1,9 +1,9 @@
 """Follows what remains of a run: its plan's stages, and the detours that were taken from them. Pure.
 
 A detour leaves a lock-step stage for an asynchronous protocol for a while. Its units count towards the asynchronous
-stage that follows, and the lock-step share is done behind it: the stage's end moves on by as many units, to the end of
-that next stage at most. The workload stays. Where no asynchronous stage follows, the end stays, too: then the units of
-the detour are ones that are not done in lock-step.
+stage that follows, and the lock-step share is completed after it: the stage's end moves on by as many units, to the end
+of that next stage at most. The workload stays. Where no asynchronous stage follows, the end stays, too: then the units
+of the detour are ones that are not done in lock-step.
 
     >>> schedule = StageSchedule((StageSpan("bsp", 400, lock_step=True), StageSpan("asp", 1000, asynchronous=True)))
     >>> away = schedule.begin_detour(100)
@@ -14,7 +14,7 @@ the detour are ones that are not done in lock-step.
     (Segment(spec='bsp', end_units=550, stage=0, detour=False, order=0), Segment(spec='asp', end_units=1000, stage=1,
     detour=False, order=0))
 
-A lock-step stage may also end before its share is done, for good: then the asynchronous stage behind it begins there.
+A lock-step stage may also end before its share is done, for good: then the next, asynchronous stage begins there.
 
     >>> early = schedule.end_stage_early(250)
     >>> early.at(250), early.saved_detours(250)
@@ -49,7 +49,7 @@ class StageSpan:
 
     Args:
       spec: protocol, as written in the plan.
-      end_units: applied units at which it ends where there is no detour.
+      end_units: units applied at which the stage ends, if there is no detour.
       lock_step: whether detours may leave it.
       asynchronous: whether a detour may be one of its units.
     """
@@ -81,7 +81,7 @@ class StageSchedule:
     Args:
       spans: the plan's stages, in order.
       detours: that have ended, ascending: units applied at their begin and end.
-      since: units applied at the beginning of the detour that is under way; None while there is none.
+      since: units applied at the beginning of the detour in progress; None if absent.
       ends: units applied where lock-step stages ended early.
     """
 
@@ -175,14 +175,14 @@ def resumed(told: Iterable[Sequence[int]], saved: Mapping[str, Any], config: Run
     """Return what a run goes on with, perhaps under another configuration, of what a checkpoint has kept.
 
     An early end stays while `policy.trigger` is on and the plan is the same up to the stage that ended, that one
-    included: what comes behind it may be another protocol. Else the configuration says anew how long lock-step lasts,
-    and the end is left out: the plan counts as it is now, by the units applied, so that lock-step comes back where its
-    share is not reached. With the trigger on and another share, the knee is looked for again.
+    included: the following stages may have another protocol. Else the new configuration decides how long lock-step
+    lasts, and the end is left out: the plan counts as it is now, by the units applied, so that lock-step comes back
+    where its share is not reached. With the trigger on and another share, the knee is looked for again.
 
     Args:
-      told: as `StageSchedule.saved_detours` says it.
+      told: detours in the form of `StageSchedule.saved_detours`.
       saved: configuration of the run that kept it, as JSON.
-      config: that it goes on with.
+      config: configuration that the run continues with.
 
     >>> from hybridsync.config.policy_config import PolicyConfig
     >>> before = {"plan": "bsp:60%,asp", "workload": 2000}
@@ -209,14 +209,14 @@ def kept_orders(
     """Return the orders of a run's user that go on, perhaps under another configuration, and the others, each with why.
 
     An order is for a stage. It stays while the plan is the same up to that stage, that one included, and while a user
-    could give it anew: what it needs may have been prepared by a later stage that is gone. One that is pending is for
-    whatever stage is under way next.
+    could give it anew: what it needs may have been prepared by a later stage that is gone. A pending order is for
+    whatever stage is entered next.
 
     Args:
       orders: as they were kept.
-      plan_then: that their stages are of.
-      config: that the run goes on with.
-      check: of each of them.
+      plan_then: plan in which the orders' stages count.
+      config: configuration that the run continues with.
+      check: function that checks an order.
 
     >>> orders = (Order(1, "asp", 40, stage=0), Order(2, "ssp", 700, stage=1), Order(3, "diloco", 800))
     >>> kept, dropped = kept_orders(orders, "bsp:50%,diloco", RunConfig(workload=2000, plan="bsp:50%,gba"))
@@ -244,11 +244,11 @@ def _ends(plan: Plan, workload: int) -> list[tuple[str, int]]:
 def rescaled(told: Iterable[Sequence[int]], rescale: Callable[[int], int]) -> tuple[Range, ...]:
     """Return what a checkpoint has kept, in units of another size.
 
-    A detour of less than such a unit is none any more: it would read as an early end.
+    A detour of less than such a unit is dropped: it would read as an early end.
 
     Args:
-      told: as `StageSchedule.saved_detours` says it.
-      rescale: units of the size that it was told in -> units of the other size.
+      told: detours in the form of `StageSchedule.saved_detours`.
+      rescale: units of the old size -> units of the new size.
     """
     moved = [(start < stop, rescale(start), rescale(stop)) for start, stop in told]
     return tuple((start, stop) for is_detour, start, stop in moved if start < stop or not is_detour)

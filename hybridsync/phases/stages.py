@@ -34,7 +34,7 @@ class Stages:
         """Carry `command` out; returns what the machine is told of it, None where that is nothing.
 
         Raises:
-          PhaseBroken: somebody was lost without whom the phase cannot go on.
+          PhaseBroken: a member was lost without which the phase cannot go on.
           Preempted: the run was asked to stop while roles were waited for.
           HybridSyncError: the run cannot go on.
         """

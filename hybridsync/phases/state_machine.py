@@ -6,12 +6,12 @@ r"""The order of a phase change, as a state machine without IO: DRAIN, CAPTURE, 
                                                also where it failed: until a newer state is durable
     any of them --broken--> GATHER --gathered--> RESERVE
 
-A run starts, and resumes, in RESERVE: the starting state is already captured. A phase that loses somebody breaks at
+A run starts, and resumes, in RESERVE: the starting state is already captured. A phase that loses a member breaks at
 whatever stage it is: GATHER finds the newest state that someone holds, and a phase is entered from it as after any
-capture. A regroup (members joined, or a policy leaves some out) is a begin that nobody has to commit.
+capture. A regroup (members joined, or a policy leaves some out) is a begin that needs no commit.
 
-What the machine guarantees: leases stop before the state is captured; a phase is durable before anybody hears of
-it; two phases are never active; a switch begins only when the last one is committed.
+What the machine guarantees: leases stop before the state is captured; a phase is durable before any role hears of it;
+two phases are never active; a switch begins only when the last one is committed.
 
     >>> state, commands = advance(Switching(step=Step.RUN, phase_number=3), Begin())
     >>> state.step.name, commands
@@ -175,7 +175,7 @@ def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, .
             if ended and not state.commits:  # a regroup that came too late: this is the switch, or the end
                 state = replace(state, commits=True, last=last)
             return replace(state, step=Step.CAPTURE), (Command.CAPTURE,)
-        case Captured() if state.step is Step.RUN:  # live; who holds the state may be lost before there is a commit
+        case Captured() if state.step is Step.RUN:  # live; its holder may be lost before there is a commit
             assert not state.committing, "a state is captured live for a commit of its own"
             waiting = (Command.AWAIT_COMMIT,) if state.begin_waits else ()
             return replace(state, committing=True, commit_failed=False), (Command.COMMIT, *waiting)
@@ -212,7 +212,7 @@ def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, .
             assert state.committing, "a commit failed that was never begun"
             if state.step is Step.GATHER:
                 return _end(state)
-            if state.step is Step.DONE:  # who held the last state is gone: somebody else may
+            if state.step is Step.DONE:  # the last state's holder is gone: another role may hold it
                 return replace(state, step=Step.GATHER, last=False, committing=False), (Command.GATHER,)
             _expect(state, Step.RUN, event)
             again = (Command.AWAIT_RETRY, Command.CAPTURE_LIVE) if state.begin_waits else ()  # else a checkpoint is due
