@@ -7,8 +7,8 @@
     >>> view.usual_units_per_sec, [view.lock_step_units_per_sec(members) for members in ((0, 1, 2, 3), (0, 1, 2))]
     (20.0, [20.0, 60.0])
 
-An action says how a lock-step stage is carried out, not what is to be done: whoever asks carries out the difference to
-what holds (`phases/policy_driver.py`).
+An action describes how a lock-step stage is carried out, not what is to be done: the policy driver carries out the
+difference to the current state (`phases/policy_driver.py`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TemporaryProtocol:
 class WeightedShares:
     """Lock-step of everybody who lives, with several units of a step for some: (worker, units) of those it names.
 
-    Who is not named, because it came later, takes one.
+    A worker that is not named, because it came later, takes one.
     """
 
     units: tuple[tuple[int, int], ...]
@@ -87,11 +87,11 @@ class View:
     """Holds what a policy knows of the run when it decides.
 
     Args:
-      now: seconds of the clock that `slow` is told in.
+      now: time in seconds of the clock that `slow` uses.
       units_left: units of the stage that lock-step has still to do.
       live: workers that could take part, ascending.
-      slow: stragglers -> since when they are held to be.
-      units_per_sec: of each worker by itself, as it was measured last; those that were.
+      slow: stragglers -> time since when each is held to be one.
+      units_per_sec: units per second of each worker by itself, as measured last; only of workers that were measured.
       holds: how the stage is carried out now.
       detour: the asynchronous protocol that could take the place of lock-step.
       switch_secs: seconds that each change of the kind that the policy makes has cost in this run, in order: of

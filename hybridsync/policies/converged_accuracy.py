@@ -25,7 +25,7 @@ def converged(accuracies: Sequence[float]) -> float | None:
     """Return the mean of the first five evaluations in a row whose changes are below .1 %; None without such.
 
     Args:
-      accuracies: of a run's evaluations, in order, in [0, 1]; one that is no number ends a row.
+      accuracies: accuracies of a run's evaluations, in order, in [0, 1]; a value that is not a number ends a row.
     """
     in_a_row = 1
     for at, (before, after) in enumerate(itertools.pairwise(accuracies), 1):

@@ -34,11 +34,12 @@ class Knee:
 
     Args:
       window: units that are averaged, at least one; what is left of a window when the next one begins belongs to it.
-      share: of the steepest fall.
+      share: share of the steepest fall below which the loss counts as flat.
 
     Attributes:
       windows: mean losses so far.
-      fall, steepest: between the last two windows, and the largest one; None before there are two.
+      fall, steepest: fall of the mean loss between the last two windows, and the largest such fall; None before there
+        are two.
     """
 
     window: int
@@ -55,8 +56,8 @@ class Knee:
 
         Args:
           units: applied so far, in the whole run.
-          loss_sum: of the units reported.
-          num_losses: how many those are.
+          loss_sum: sum of the losses of the reported units.
+          num_losses: number of the reported units.
         """
         self._sum, self._count = self._sum + loss_sum, self._count + num_losses
         if not self._next:

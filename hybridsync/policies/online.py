@@ -7,17 +7,17 @@
     >>> Baseline().decide(view).action, Elastic().decide(view).action, Greedy().decide(view).action
     (AsPlanned(), ExcludeWorkers(workers=(3,)), TemporaryProtocol(spec='asp'))
 
-A policy says how a lock-step stage is to be carried out from now on, and who asks carries out the difference to what
-holds. It decides by numbers that were measured in this run; the two that it may have to guess, what a switch costs and
-how long a straggler stays one, have priors (`hybridsync.policies.actions`).
+A policy decides how a lock-step stage is to be carried out from now on, and the policy driver carries out the
+difference to the current state. It decides by numbers that were measured in this run; the two that it may have to
+guess, what a switch costs and how long a straggler stays one, have priors (`hybridsync.policies.actions`).
 
 - *baseline* ignores stragglers.
-- *greedy* goes to asynchrony, and back to lock-step when nobody is a straggler any more, until the lock-step share is
-  done. It stays where it would not save what the two switches cost, so that it stays whenever the episode is expected
-  to be shorter than they are.
-- *elastic* leaves the stragglers out: lock-step goes on with n - k members, n - k units an update, and the rate of so
+- *greedy* goes to asynchrony, and back to lock-step when no worker is a straggler any more, until the lock-step share
+  is done. It stays where it would not save what the two switches cost, so that it stays whenever the episode is
+  expected to be shorter than they are.
+- *elastic* leaves the stragglers out: lock-step continues with n - k members, n - k units an update, and the rate of so
   many. They come back at the planned switch to asynchrony, or earlier when they are well.
-- *rebalance* keeps everybody and deals a step's units out in proportion to speed: more units an update, and the rate of
+- *rebalance* keeps all workers and divides a step's units in proportion to speed: more units an update, and the rate of
   so many (see `hybridsync.policies.step_shares`).
 
 Lock-step with members M does |M| * min rate units a second, asynchrony the sum of the rates, and lock-step by shares c
@@ -67,8 +67,8 @@ class Policy(Protocol):
 
     Attributes:
       name: as the configuration names it.
-      keeps_protocol: whether what it changes is who takes part, or with how many units: such a change costs less than a
-        switch to another protocol, and what earlier ones have cost is told apart by it.
+      keeps_protocol: whether the policy changes only which workers take part, or with how many units: such a change
+        costs less than a switch to another protocol, and the measured costs of the two kinds are kept apart by it.
     """
 
     @property
@@ -143,7 +143,7 @@ class PlainGreedy:
 class PlainElastic:
     """Lock-step without whoever was a straggler once, up to the planned switch, as the paper has it.
 
-    Where nobody else would be left, it stays as it is.
+    If no other worker would be left, the members stay.
     """
 
     name: str = "elastic"
@@ -163,7 +163,8 @@ class Elastic:
     """Lock-step of the members who do most units a second, where the change of members is worth it.
 
     Only stragglers are left out, the slowest first, and only where the others do more units a second without them by
-    `margin`. Who is left out stays so until it is no straggler any more: one good measure is not to call it back.
+    `margin`. A worker that is left out stays so until it is not a straggler any more: one good measure is not to call
+    it back.
 
     What leaving some out saves is counted for as long as they are expected to be slow. If they are well before the
     stage is done, the others lack them until that is known, RETURN_UNITS later, and a second change brings them back;
@@ -182,7 +183,7 @@ class Elastic:
     def decide(self, view: View) -> Choice:
         left_out = view.holds.workers if isinstance(view.holds, ExcludeWorkers) else ()
         out_now = tuple(worker for worker in left_out if worker in view.live)
-        if not (here := _others(view.live, out_now)):  # the others are gone: who was left out goes on
+        if not (here := _others(view.live, out_now)):  # the others are gone: continue with those left out
             out_now, here = (), view.live
         stays = [worker for worker in out_now if worker in view.slow]
         slow = sorted((view.units_per_sec_of(worker), worker) for worker in view.slow if worker in here)
@@ -219,13 +220,13 @@ class Elastic:
 class Rebalance:
     """Lock-step of everybody, each with as many units of a step as it gets done while the slowest does its own.
 
-    Nobody is dealt more than one while there is no straggler: measured rates scatter. While there is one, the shares
-    follow the rates wherever that is faster by `margin`, and saves more than the changes of shares cost, counted as
-    elastic counts it; or wherever as fast a step is much smaller, because a larger batch is the price of it. Every
-    member has at least one unit, by which it goes on measuring itself.
+    No member gets more than one unit while there is no straggler: measured rates scatter. While there is one, the
+    shares follow the rates wherever that is faster by `margin`, and saves more than the changes of shares cost, counted
+    as elastic counts it; or wherever as fast a step is much smaller, because a larger batch is the price of it. Every
+    member has at least one unit, by which it continues to measure itself.
 
     Args:
-      most: units of one member in a step.
+      most: maximum number of units of one member in a step.
       margin: share by which other shares must be faster.
       prior_secs: what an episode is expected to last before one has ended.
     """
@@ -267,7 +268,7 @@ class Rebalance:
         saved = min(expected, view.units_left / now) * (then - now) / whole
         if expected >= view.units_left / then or isinstance(view.holds, WeightedShares):  # or it is to be undone anyway
             return expected, saved, view.cost_secs
-        step_secs = max(fit) / view.usual_units_per_sec  # of which who is well again has one unit, until that is known
+        step_secs = max(fit) / view.usual_units_per_sec  # a recovered member has one unit of it until that is known
         late = RETURN_UNITS * step_secs * max(0.0, 1.0 - sum(fit) / step_secs / whole)
         return expected, saved, 2 * view.cost_secs + late
 

@@ -65,11 +65,11 @@ def checked_order(spec: str, config: RunConfig, sums_refused: str = "") -> str:
 
     Args:
       spec: as written in a plan, without a share.
-      config: of the run.
+      config: configuration of the run.
       sums_refused: why workers may not sum among themselves; "" where they may.
 
     Raises:
-      PlanError: it is no protocol, or several, or has a share.
+      PlanError: the text is not a protocol, or names several, or has a share.
       ConfigError: it cannot work with the workers, or needs what only a plan that names it prepares, or a network that
         the run does not have.
 

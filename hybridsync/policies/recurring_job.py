@@ -66,10 +66,10 @@ def of_task(config: RunConfig, model: Mapping[str, Any], data: Mapping[str, Any]
     """Return the job of a task that no configuration file describes.
 
     Args:
-      config: resolved.
-      model: what is known of its parameters.
-      data: what its source says of itself.
-      optimizer: what is known of it.
+      config: resolved configuration of the run.
+      model: known properties of its parameters.
+      data: description of the data by its source.
+      optimizer: known properties of the optimizer.
     """
     return _job("embedded", config, model, data, optimizer)
 

@@ -1,8 +1,8 @@
 """The offline timing policy: the smallest lock-step share that is as accurate as pure lock-step, by binary search.
 
 A recurring job is worth a search: its share of BSP is halved while runs keep the accuracy, and raised again when they
-do not. The search is a function of what was recorded: `advance` replays the runs there are and says which one is
-missing, so that it may stop anywhere, and goes on from any record.
+do not. The search is a function of what was recorded: `advance` replays the recorded runs and returns the missing one,
+so that it may stop anywhere, and continues from any record.
 
     >>> rules = Rules(target=0.92, settings=2, runs=1)
     >>> advance(rules, []).missing
@@ -49,10 +49,10 @@ class Outcome:
     """Holds the accuracy and the duration of one run of a search.
 
     Args:
-      share: of the workload under BSP, in (0, 1].
+      share: share of the workload under BSP, in (0, 1].
       repeat: which of the setting's runs it was, from 0; equal repeats have equal seeds.
-      accuracy: on the held-out examples, in [0, 1]; None for a run that diverged.
-      seconds: it took.
+      accuracy: accuracy on the held-out examples, in [0, 1]; None for a run that diverged.
+      seconds: duration of the run, in seconds.
       converged: accuracy at which it converged; None where it did not, or was evaluated too seldom to tell.
     """
 
@@ -70,8 +70,8 @@ class Rules:
     Args:
       target: accuracy to reach; None takes the mean of `runs` runs of pure BSP.
       tolerance: how far below the target a setting may be, absolute.
-      settings: tried at most.
-      runs: of each setting.
+      settings: maximum number of settings to try.
+      runs: number of runs of each setting.
       doubt: a setting ends early when the mean of all its runs would lie on the other side of the bound with at most
         this probability; 0 makes every run.
       finest: settings closer to each other than this are not told apart.
@@ -110,7 +110,7 @@ class Setting:
     """A share that was tried.
 
     Args:
-      share: of BSP.
+      share: share of BSP.
       outcomes: the runs that decided about it, in the order of their repeats.
       accepted: whether it reaches the target within the tolerance; None while it is open, and for the target's runs.
       wrong: probability that this is wrong, given the spread of the runs; None where a single run tells no spread.
@@ -158,7 +158,7 @@ class Search:
     """Holds what a search has found so far, and which run it makes next.
 
     Args:
-      rules: of the search.
+      rules: rules of the search.
       target: accuracy to reach; None while the runs of pure BSP are being made.
       settings: tried, in order; pure BSP first where it gave the target.
       missing: the run to make next; None at the end.
@@ -204,10 +204,10 @@ class Cost:
     """Compares what a search costs with what its answer saves.
 
     Args:
-      seconds: of all its runs together.
-      bsp_secs: of a run of pure BSP: measured, or where there is none, by the line through the other settings' times;
-        None where there is but one.
-      answer_secs: of a run with the answer; None before there is one.
+      seconds: duration of all its runs together, in seconds.
+      bsp_secs: duration of a run of pure BSP: measured, or without such a run, by the line through the other settings'
+        times; None if there is only one setting.
+      answer_secs: duration of a run with the answer; None before there is one.
     """
 
     seconds: float
@@ -255,8 +255,8 @@ def advance(rules: Rules, outcomes: Iterable[Outcome]) -> Search:
     Runs that it does not ask for are left alone; the order of the record does not matter.
 
     Args:
-      rules: of the search.
-      outcomes: of all runs so far, at most one for each share and repeat.
+      rules: rules of the search.
+      outcomes: outcomes of all runs so far, at most one for each share and repeat.
 
     Raises:
       NoTarget: a run of pure BSP diverged, and no target was given.

@@ -35,17 +35,18 @@ def shares(
     """Return the units that each member takes in one step, () for one each.
 
     The choices are what fits into a step of some length: as much as each member gets done in it. They come as close to
-    the most units a second as `as_good` says, so with `least` 0 never below those of lock-step without the slow members
-    by more than that; of the choices that do, the one with the fewest units a step, then the fastest.
+    the most units a second as `as_good` allows, so with `least` 0 never below those of lock-step without the slow
+    members by more than that; of the choices that do, the one with the fewest units a step, then the fastest.
 
     Args:
-      secs_per_unit: of each member, above 0; math.inf, with `least` 0, for one that is to have none.
-      most: units of one member, at least 1.
-      least: units of one member, 0 or 1.
-      as_good: in [0, 1).
+      secs_per_unit: seconds per unit of each member, above 0; math.inf, with `least` 0, for a member that is to have
+        none.
+      most: maximum number of units of one member, at least 1.
+      least: minimum number of units of one member, 0 or 1.
+      as_good: share of the most units a second that a choice may lack, in [0, 1).
 
     Raises:
-      ValueError: there is nobody to take a unit, or a number is out of range.
+      ValueError: there is no member to take a unit, or a number is out of range.
 
     >>> shares([1.0] * 7 + [5.0], most=8, least=1)
     (5, 5, 5, 5, 5, 5, 5, 1)
@@ -57,7 +58,7 @@ def shares(
         )
     found: dict[tuple[int, ...], float] = {}
     for secs in {units * each for each in secs_per_unit if each < math.inf for units in range(1, most + 1)}:
-        # The seconds of a step decide what fits into it; a rounding error is not to cost somebody a unit.
+        # The seconds of a step decide what fits into it; a rounding error must not cost a member a unit.
         fit = tuple(max(least, min(most, math.floor(secs / each * (1 + 1e-9)))) for each in secs_per_unit)
         found[fit] = units_per_sec(fit, secs_per_unit)
     enough = (1 - as_good) * max(found.values())
@@ -79,7 +80,7 @@ def of_members(by_worker: Sequence[int], members: Sequence[int]) -> tuple[int, .
 
     >>> of_members((4, 1, 0, 4), (0, 3)), of_members((4, 1, 0, 4), (1, 2)), of_members((1, 1, 2), (0, 1))
     ((4, 4), (1, 0), ())
-    >>> of_members((4, 0), (1,))  # who is left takes what there is
+    >>> of_members((4, 0), (1,))  # a single member takes what there is
     ()
     """
     own = tuple(by_worker[worker] for worker in members) if by_worker else ()

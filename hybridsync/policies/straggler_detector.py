@@ -8,9 +8,10 @@
     >>> [(decision.worker, decision.flagged, decision.rate) for decision in decisions]
     [(3, True, 25.0)]
 
-A worker's units make up windows, of ten by default, and windows make up rounds: a round ends when everybody who takes
-part has closed another window. Whoever closed several meanwhile is judged by all of them, so that the workers of a
-round are compared over the same stretch of time: what slows everybody down at once makes nobody a straggler.
+A worker's units make up windows, of ten by default, and windows make up rounds: a round ends when every worker that
+takes part has closed another window. A worker that closed several meanwhile is judged by all of them, so that the
+workers of a round are compared over the same stretch of time: what slows all workers down at once makes none of them a
+straggler.
 
 Source: the detector of Sync-Switch (Li et al., ICDCS 2021), reconstructed as `PaperRule`, with its known weaknesses;
 `RobustRule` mends them.
@@ -73,9 +74,9 @@ class Rule(Protocol):
 class PaperRule:
     """Slow is whose throughput is below mean - k std of the cluster: Sync-Switch, section IV; reconstruction.
 
-    k equal stragglers of n have a z-score of sqrt((n - k) / k), however slow they are: at half the cluster nobody is
-    ever flagged. In any window 16 % of healthy workers are below mean - std, so that only `consecutive` keeps them
-    from being flagged; one unit that took long is in the mean.
+    k equal stragglers of n have a z-score of sqrt((n - k) / k), however slow they are: at half the cluster no worker is
+    ever flagged. In any window 16 % of healthy workers are below mean - std, so that only `consecutive` keeps them from
+    being flagged; one unit that took long is in the mean.
 
     Args:
       deviations: k.
@@ -108,13 +109,13 @@ class RobustRule:
 
     Args:
       deviations: k.
-      floor: share of the median above which nobody is slow, however little the cluster scatters.
+      floor: share of the median above which no worker is slow, however little the cluster scatters.
       consecutive: windows in a row.
-      severe: shares of the median below which fewer windows in a row are enough: what costs most is to be told
+      severe: shares of the median below which fewer windows in a row are enough: what costs most has to be found
         soonest. With one unit of a hundred three times as long, one window in 10^4 is below .75 of it by chance, and
         not one in 10^9 below .45; a single one below .3 takes most of its units so slow.
       hiccup: seconds that a window must have lost against the median to count there: a machine that is busy for a
-        moment slows a whole window of units of a millisecond, and is no straggler.
+        moment slows a whole window of units of a millisecond, and is not a straggler.
     """
 
     deviations: float = 2.0
@@ -141,11 +142,11 @@ class Decision:
     Args:
       worker: id.
       flagged: whether it is one now.
-      rate: of its last window, units a second of local computation and transfer.
-      centre: what the cluster's middle would be at this worker's speed.
-      threshold: below which it is slow.
-      rounds: in a row in which it was, or was not.
-      workers: that were compared.
+      rate: rate of its last window, in units per second of local computation and transfer.
+      centre: rate of the cluster's middle at this worker's speed.
+      threshold: rate below which the worker is slow.
+      rounds: number of rounds in a row in which it was slow, or was not.
+      workers: number of workers that were compared.
     """
 
     worker: int
@@ -163,8 +164,8 @@ class Judged:
 
     Args:
       flagged: stragglers, ascending.
-      units_per_sec: of each worker, as measured last.
-      threshold: below which one was slow in the last round; None before it.
+      units_per_sec: units per second of each worker, as measured last.
+      threshold: rate below which a worker was slow in the last round; None before it.
     """
 
     flagged: tuple[int, ...]
@@ -178,14 +179,14 @@ class _Watched:
 
     Args:
       window: units that are judged together.
-      secs: of its units since the last round.
+      secs: seconds of each of its units since the last round.
       waited: reports of its own since it has closed a window.
-      units_per_sec: of the last round that it was in, at speed 1; None before one.
+      units_per_sec: units per second of the last round that it was in, at speed 1; None before one.
       known: the same, of any phase.
-      against: rounds in a row that speak against what is held of it.
+      against: number of rounds in a row that contradict `flagged`.
       severe: rounds in a row in which it was below each share of the rule's.
       flagged: whether it is held to be a straggler.
-      awaited: whether a round waits for its windows; not for those of who is left out and measures itself.
+      awaited: whether a round waits for its windows; False for a worker that is left out and measures itself.
     """
 
     window: int
@@ -214,7 +215,7 @@ class Detector:
     A worker takes part from its first unit until it is forgotten.
 
     Args:
-      rule: says who is slow.
+      rule: rule that decides which worker is slow.
       speeds: worker -> how many times as fast as the others it is known to be, where devices differ; 1 where absent.
       window: units of a worker that are judged together.
 
@@ -231,12 +232,12 @@ class Detector:
         self._watched: dict[int, _Watched] = {}
         self.threshold: float | None = None
         self._flagged: tuple[int, ...] | None = ()  # None: to be counted anew
-        self._late: set[int] = set()  # who is waited for: nobody else is looked at for every report
+        self._late: set[int] = set()  # awaited workers: a report need look at no others
 
     @property
     def flagged(self) -> tuple[int, ...]:
         """Workers held to be stragglers, ascending."""
-        if self._flagged is None:  # asked far more often than anybody is judged otherwise than before
+        if self._flagged is None:  # asked far more often than a judgement changes
             self._flagged = tuple(sorted(worker for worker, watched in self._watched.items() if watched.flagged))
         return self._flagged
 
