@@ -2,7 +2,7 @@
 
     server: w <- optimizer(w, g_i(w_base), rate = eta);  reply w
 
-Nobody waits for anybody; a gradient's staleness is the number of updates between the parameters it was computed on
+No worker waits for another; a gradient's staleness is the number of updates between the parameters it was computed on
 and those it is applied to. Source: the asynchronous parameter server of Sync-Switch (Li et al., ICDCS 2021).
 """
 

@@ -3,7 +3,7 @@
     server: hold g_i(w_t) until m workers have pushed;  w_{t+1} <- optimizer(w_t, mean of the m, rate = m * eta);
             reply w_{t+1} to them.  A later g_i(w_t) is dropped, and answered with the newest parameters at once.
 
-n - m stragglers cost nobody time; each of them costs a gradient. m = n is `bsp_server`.
+n - m stragglers cost the others no time; each of them costs a gradient. m = n is `bsp_server`.
 
 Source: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting distributed synchronous SGD", 2016 (arXiv 1604.00981),
 section 3.2. The default m = max(1, n - ceil(.05 n)) is about their best share of backups. With fewer than m workers

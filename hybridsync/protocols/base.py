@@ -4,7 +4,7 @@ A *worker program* is a generator; what it yields is an effect, what comes back 
 handle the program only passes on. A *server rule* is a state machine: a push arrives, out come actions. Drivers
 carry both out: threads in one process, processes over gRPC, or a simulator in virtual time.
 
-The effects of the list below are the whole vocabulary; an engine that meets another one fails at once. A revoked
+The effects of the list below are the whole vocabulary; an engine that meets any other effect fails at once. A revoked
 phase is `PhaseRevoked`, thrown into the program at its next yield and not to be caught by it.
 """
 
@@ -25,11 +25,11 @@ Handle = Any
 class Version(NamedTuple):
     """Result of a Pull, a PushPull or a PushOnly: a parameters handle, whose progress a program may read.
 
-    The progress is told where workers make local updates (`Protocol.local_updates`), and 0 elsewhere.
+    The progress is filled in where workers make local updates (`Protocol.local_updates`), and 0 elsewhere.
 
     Args:
       sequence: updates applied to these parameters, in the whole run.
-      parameters: for the driver alone; None of a PushOnly, which brings none.
+      parameters: opaque handle that only the driver reads; None of a PushOnly, which brings none.
       units: units applied to them, in the whole run.
       own: units of this worker that are in them, of this phase.
       fastest: the most units of one worker that are in them, of this phase.
@@ -46,9 +46,9 @@ class Outer(NamedTuple):
     """An update by an optimizer of the server's own: Nesterov's momentum on the mean contribution.
 
     Args:
-      name: under which the momentum is kept in the training state.
-      rate: its learning rate.
-      momentum: its coefficient; 0 is plain descent.
+      name: name of the momentum in the training state.
+      rate: learning rate of this optimizer.
+      momentum: coefficient of the momentum; 0 is plain descent.
     """
 
     name: str
@@ -60,12 +60,12 @@ Change = Literal["optimizer", "add", "replace"] | Outer
 """What an update does with the mean of its contributions: hands it to the run's optimizer, subtracts it, or `Outer`.
 
 Under "replace" workers that make local updates push where they came to instead of the way there, and the update takes
-that over: for one worker, whose parameters nobody else changes, the same without the rounding of a difference.
+that over: for one worker, whose parameters no other worker changes, the same without the rounding of a difference.
 """
 
 
 # One of each is made for every unit: a frozen dataclass takes far longer to make, a tuple with names half as long
-# again. Nobody changes them.
+# again. They are never changed.
 
 # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -74,8 +74,8 @@ that over: for one worker, whose parameters nobody else changes, the same withou
 class Lease:
     """Ask for this worker's next work.
 
-    Result: a tuple of units. It may be empty: under lock-step in a short step, in groups where everybody is called to
-    a full synchronisation. None when the phase is over.
+    Result: a tuple of units. It may be empty: under lock-step in a short step, in groups where all members are called
+    to a full synchronisation. None when the phase is over.
     """
 
     count: int = 1
@@ -113,7 +113,7 @@ class JoinRound:
     """Ask the group generator whom to average with, and wait until they are there. Result: a group handle.
 
     Args:
-      last: this worker's work is done; it waits for all the others to say so.
+      last: this worker's work is done; it waits until all the others report the same.
     """
 
     last: bool = False
@@ -138,7 +138,7 @@ class PushOnly:
     """Push a gradient and wait for the server's release, which brings no parameters. Result: a `Version` without them.
 
     Args:
-      gradient: of one unit or more.
+      gradient: gradient of one unit or more.
       newest: the version that the program knew last, for replays: what the rate of its step was taken from.
     """
 
@@ -167,7 +167,7 @@ class Step:
     Args:
       gradient: computed on `parameters`; of no unit, it changes nothing.
       parameters: what is stepped from.
-      factor: on the learning rate, beside the protocol's own.
+      factor: factor on the learning rate, in addition to the protocol's own.
       alone: whether the schedule reads this worker's own progress, as if the others were as far, not the cluster's.
     """
 
@@ -197,7 +197,7 @@ class Combine:
 class Begin:
     """Begin a transfer, which goes on beside what follows. Result: a handle to await it by.
 
-    One at a time in each direction: a pull may go on beside a push.
+    One at a time in each direction: a pull may run at the same time as a push.
     """
 
     effect: Pull | PushOnly
@@ -240,10 +240,10 @@ class Arrival:
 
     Args:
       push_id: names the push in actions; unique in the phase.
-      worker: who pushed.
+      worker: id of the worker that pushed.
       units: what it offers.
       staleness: updates applied since the parameters it was computed on.
-      at: when it came, in seconds of the server's clock.
+      at: time of its arrival, in seconds of the server's clock.
     """
 
     push_id: int
@@ -258,8 +258,8 @@ class Apply:
     """Run one optimizer update on the mean of `pushes`, at `lr_factor` times the schedule's learning rate.
 
     Args:
-      pushes: in the order of their sum.
-      lr_factor: on the schedule's learning rate.
+      pushes: ids of the pushes, in the order of their sum.
+      lr_factor: factor on the schedule's learning rate.
       weights: factor on each push's gradient in the sum, which is divided by the units all the same; () is 1 each.
     """
 
@@ -314,8 +314,8 @@ class ServerRule(ABC):
     A push that no action has named yet is held: it counts as outstanding.
 
     Attributes:
-      at_once: the rate at which every push is applied by itself when it comes, and answered; its `on_push` never says
-        anything else, and asking it changes nothing, so that nobody has to. None: it has to be asked.
+      at_once: the rate at which every push is applied by itself when it comes, and answered; its `on_push` never
+        returns anything else, and asking it changes nothing, so that the caller need not ask. None: it has to be asked.
     """
 
     at_once: float | None = None
@@ -335,8 +335,8 @@ class ServerRule(ABC):
     def on_join(self, worker: int) -> list[Action]:
         """Return the actions to carry out now that `worker` takes part: the first call of a process of it is here.
 
-        Every member is expected from the start; one that is not there is said to leave. Asked again where a push of
-        `worker` came to nothing before `on_push` could hear of it: it is not finite, or its units are settled.
+        Every member is expected from the start; `on_leave` is called for one that is absent. Called again where a push
+        of `worker` came to nothing before `on_push` could hear of it: it is not finite, or its units are settled.
         """
         return []
 
@@ -400,7 +400,7 @@ class Protocol(ABC):
 
         Args:
           members: worker ids.
-          seed: of its draws; every phase has another.
+          seed: random seed of its draws; every phase has another.
 
         Raises:
           ConfigError: the arguments cannot work with these members.

@@ -3,9 +3,9 @@
     server: hold g_i(w_t) until every worker has pushed;  w_{t+1} <- optimizer(w_t, mean_i g_i(w_t), rate = n * eta);
             reply w_{t+1} to all
 
-Who has no unit, or is gone, is not waited for: m gradients then make an update of rate m * eta. A push on an older
-version, of a worker that nobody waited for, is dropped, and a fresh unit takes the place of its one. The mathematics
-are those of `bsp`; the transfers are through the server, and a worker's death pauses nobody.
+A worker that has no unit, or is gone, is not waited for: m gradients then make an update of rate m * eta. A push on an
+older version, of a worker that was not waited for, is dropped, and a fresh unit takes the place of its one. The
+mathematics are those of `bsp`; the transfers are through the server, and a worker's death does not pause the others.
 
 Source: bulk synchronous parallel with a parameter server, as Sync-Switch (Li et al., ICDCS 2021) runs it; idleness is
 ours.
@@ -25,8 +25,8 @@ class Barrier(WaitingRule):
     """One update for each version, on the first gradients of it; a bound of 0 keeps those of older ones away.
 
     Args:
-      members: of the phase.
-      num_needed: gradients that make an update, where so many workers are awaited.
+      members: worker ids of the phase.
+      num_needed: number of gradients that make an update, where so many workers are awaited.
     """
 
     def __init__(self, members: tuple[int, ...], num_needed: int) -> None:

@@ -4,7 +4,7 @@
     server:   hold until every worker has pushed;  d <- sum_i (w - x_i) / n;
               m <- mu * m + d;  w <- w - rho * (d + mu * m);  reply w to all
 
-The outer momentum m is kept in the training state while other protocols run, and goes on when DiLoCo does; a run that
+The outer momentum m is kept in the training state while other protocols run, and continues when DiLoCo does; a run that
 begins without it begins at 0. The inner optimizer is the run's own, its state each worker's, and the mean of theirs at
 the end of the phase. With mu = 0, rho = 1 and `scale` = n this is `localsgd`.
 
@@ -27,9 +27,9 @@ class DiLoCo(LocalRounds):
     """Local steps, then an outer step (see the module's docstring).
 
     Args:
-      steps: of a worker between two outer steps, H.
+      steps: number of steps of a worker between two outer steps, H.
       outer_rate: learning rate of the outer optimizer, rho.
-      outer_momentum: its Nesterov coefficient, mu.
+      outer_momentum: Nesterov coefficient of the outer optimizer, mu.
       scale: factor on eta in the inner steps; 0 is the number of workers.
     """
 

@@ -1,9 +1,9 @@
 """GBA, global batch gradients aggregation: asynchronous workers, and updates of the batch that lock-step has.
 
     server: reply w to i at once;  hold g_i;  when a global batch of n gradients is here:
-            w <- optimizer(w, mean of the n, rate = n * eta).  Who is more than `tolerance` updates old is dropped.
+            w <- optimizer(w, mean of the n, rate = n * eta).  A g_i more than `tolerance` updates old is dropped.
 
-Nobody waits for anybody, yet each update has the batch size and the rate of BSP with n workers, so that a switch
+No worker waits for another, yet each update has the batch size and the rate of BSP with n workers, so that a switch
 between them needs other hyperparameters on neither side. Staleness counts updates of a whole batch. What is held is
 outstanding: if its worker is lost its units are issued again.
 

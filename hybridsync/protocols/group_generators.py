@@ -1,16 +1,17 @@
 """The group generator: decides which workers average their parameters together, as a state machine without IO.
 
-A worker that has taken its local steps comes to a *group round*; it is answered with its group once everybody in that
-group is there. A group is *made* when its members are decided, and *starts* when the last of them arrives. All kinds of
-generators keep one order of groups for everybody, so that nobody ever waits in a circle. Groups that are made ahead and
-may conflict are in `group_queue.py`; here are those by arrival and by schedule.
+A worker that has taken its local steps comes to a *group round*; it is answered with its group once every member of
+that group is there. A group is *made* when its members are decided, and *starts* when the last of them arrives. All
+kinds of generators keep one order of groups for all workers, so that none ever waits in a circle. Groups that are made
+ahead and may conflict are in `group_queue.py`; here are those by arrival and by schedule.
 
 A worker may *serve* while it computes: it is then there for the groups that others ask for.
 
-Nobody waits for a worker that has no work (`on_idle`), or is gone (`on_leave`): it is taken out of its group.
+No worker waits for one that has no work (`on_idle`), or is gone (`on_leave`): it is taken out of its group.
 
-Two group rounds are of everybody: a *full synchronisation*, which somebody asks for (`synchronise`) and to which also
-those come that have no work, and the *last* one, after which the phase is over. Both make all replicas one state.
+Two group rounds include all workers: a *full synchronisation*, which the chief asks for (`synchronise`) and to which
+also workers come that have no work, and the *last* one, after which the phase is over. Both make all replicas one
+state.
 
     >>> rule = Arrivals((0, 1, 2), seed=0, size=2, patience=1.0, period=0)
     >>> for worker in (0, 1, 2): rule.on_join(worker)
@@ -18,7 +19,7 @@ those come that have no work, and the *last* one, after which the phase is over.
     [(0,), (1, 2)]
 
 Source: Luo et al., Prague: High-Performance Heterogeneity-Aware Asynchronous Decentralized Training, ASPLOS 2020
-(Ripples, arXiv 1909.08029): its abstract; what is not said there is a reconstruction.
+(Ripples, arXiv 1909.08029): its abstract; the rest is a reconstruction.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class Group(NamedTuple):
     """Workers that average now.
 
     Args:
-      members: in the order of their sum; one alone averages with nobody.
-      is_full_sync: everybody is in it, and all replicas become one state.
-      again: members that come back at once: the group that they asked for stands behind this one.
+      members: worker ids in the order of their sum; a single member does not average.
+      is_full_sync: whether all members are in it, and all replicas become one state.
+      again: members that come back at once: the group that they asked for comes after this one.
     """
 
     members: tuple[int, ...]
@@ -51,11 +52,12 @@ class GroupRule(ABC):
 
     Args:
       members: worker ids of the phase.
-      seed: of the draws.
+      seed: random seed of the draws.
 
     Attributes:
-      due: when `on_time` wants to be called, in seconds of the clock that `at` is read from; infinite for never.
-      averages_optimizer: whether groups average the optimizer's state too; those of everybody always do.
+      due: time at which `on_time` wants to be called, in seconds of the clock that `at` is read from; infinite for
+        never.
+      averages_optimizer: whether groups average the optimizer's state too; groups of all members always do.
     """
 
     def __init__(self, members: tuple[int, ...], seed: int) -> None:
@@ -84,9 +86,9 @@ class GroupRule(ABC):
 
         Args:
           worker: id.
-          at: seconds of the clock.
+          at: time of the arrival, in seconds of the clock.
           last: it has no work any more.
-          average_secs: what its last average took; 0 where there was none.
+          average_secs: duration of its last average, in seconds; 0 if there was none.
         """
         assert worker in self._present, f"worker {worker} meets, but has not joined"
         assert worker not in self._waiting, f"worker {worker} meets twice"
@@ -193,7 +195,8 @@ class GroupRule(ABC):
             return [self._start(group) for group in self._ready(at)]
         started = []
         if self._closing:
-            # Whoever has work left is not to wait for those that have none: it goes on alone, and comes for good later.
+            # A worker with work left must not wait for those that have none: it continues alone, and comes for good
+            # later.
             self._dissolve()
             started = [self._start(Group((worker,))) for worker, last in [*self._waiting.items()] if not last]
         if self._present and all(map(self._has_come, self._present)):
@@ -219,13 +222,13 @@ FORGET = 0.2
 class Arrivals(GroupRule):
     """Whoever is ready within a short wait forms the group; the wait follows the gaps between arrivals.
 
-    The first to come waits `patience` mean gaps between two arrivals of anybody, or until `size` workers are there.
-    Every `period` group rounds of each worker everybody is called, so that no two workers are apart for long.
+    The first to come waits `patience` mean gaps between two arrivals of any worker, or until `size` workers are there.
+    Every `period` group rounds of each worker all workers are called, so that no two workers are apart for long.
 
     Args:
       members, seed: see `GroupRule`.
-      size: workers with whom a group does not wait any longer.
-      patience: how many mean gaps it waits.
+      size: number of workers at which a group does not wait any longer.
+      patience: number of mean gaps that a group waits.
       period: group rounds of each worker between two full synchronisations; 0 for none.
 
     Source: Miao et al., Heterogeneity-Aware Distributed Machine Learning Training via Partial Reduce, SIGMOD 2021; the
@@ -273,8 +276,8 @@ class Arrivals(GroupRule):
 class Scheduled(GroupRule):
     """Groups that a schedule fixes by the number of a worker's group round, for workers that are alike.
 
-    A group does not wait for members that have passed that group round; those that have not come so far are waited for
-    by nobody at an earlier one, so there is no circle.
+    A group does not wait for members that have passed that group round; no worker waits at an earlier one for those
+    that have not come so far, so there is no circle.
 
     Args:
       members, seed: see `GroupRule`.

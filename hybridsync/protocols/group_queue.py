@@ -1,17 +1,18 @@
 """Groups that are made ahead and stand in one order for everybody: Ripples' group generator, as a machine without IO.
 
-A worker that comes *asks* for a group. A made group is *pending* until all of its members are there and *free*: none
-of them is in an earlier pending group. A look at the pending groups in their order marks the members of each as locked
-(the lock vector), and a group with a locked member goes on waiting (a conflict). All groups stand in this one order,
-and a worker takes part in its own in that order. So the members of the first pending group wait for nobody but those
-who compute: nobody waits in a circle.
+A worker that comes *asks* for a group. A made group is *pending* until all of its members are there and *free*: none of
+them is in an earlier pending group. A look at the pending groups in their order marks the members of each as locked
+(the lock vector), and a group with a locked member continues to wait (a conflict). All groups stand in this one order,
+and a worker takes part in its own in that order. So the members of the first pending group wait only for workers that
+compute: none waits in a circle.
 
-By itself each request makes a new group, drawn at random and independent of what others hold; whoever asks goes on
-behind that group, and takes part before in those that others have drawn it into. Three things make conflicts rare:
+By itself each request makes a new group, drawn at random and independent of what others hold; the worker that asks
+continues after that group, and before takes part in those that others have drawn it into. Three things make conflicts
+rare:
 
     buffer      a worker that is in a pending group takes its first one, instead of making a new one
     division    all free workers are divided into groups at once, where one asks
-    slowdown    on behalf of who asks, workers that are so many requests behind are left out
+    slowdown    workers that are so many requests behind the asking worker are left out
 
     >>> rule = Queued((0, 1, 2, 3), seed=0, size=2)
     >>> for worker in range(4): rule.on_join(worker)
@@ -38,10 +39,10 @@ class Queued(GroupRule):
       members, seed: see `GroupRule`.
       size: workers of a group, at least 2; in a division more where the free ones do not divide evenly. Or what chooses
         it.
-      buffer: whether who asks takes a pending group that it is in.
+      buffer: whether a worker that asks takes a pending group that it is in.
       division: whether all free workers are divided where one asks.
-      slowdown: requests that a worker may be behind who asks; 0 leaves nobody out. When a slow worker asks itself,
-        others join it.
+      slowdown: maximum lag, in requests, of a worker behind the one that asks; 0 disables the limit. When a slow worker
+        asks itself, others join it.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Queued(GroupRule):
         self._buffer, self._division, self._slowdown = buffer, division, slowdown
         self._sizes = GroupSize(size, size) if isinstance(size, int) else size
         self._pending: list[list[int]] = []  # in the one order
-        self._asked: dict[int, list[int]] = {}  # who waits, or comes back at once -> the group that it goes on behind
+        self._asked: dict[int, list[int]] = {}  # waits, or comes back at once -> the group to continue after
 
     def _measure(self, worker: int, at: float, average_secs: float) -> None:
         self._sizes.on_request(worker, at, average_secs)
@@ -144,13 +145,14 @@ class Queued(GroupRule):
 class TwoPhase(Queued):
     """Divisions in two phases for nodes whose workers share a slow port: across the nodes, then inside them.
 
-    Where one asks that is in no pending group, the free workers are divided twice. First the heads of the nodes, one of
-    each drawn at random, form random groups, and the others form random groups inside their nodes. Behind that stand
-    the nodes as a whole. The first phase is a worker's next group, and the second the one after it.
+    Where a worker asks that is in no pending group, the free workers are divided twice. First the heads of the nodes,
+    one of each drawn at random, form random groups, and the others form random groups inside their nodes. After that
+    come the nodes as a whole. The first phase is a worker's next group, and the second the one after it.
 
-    The slowdown filter counts from the worker that has asked most, not from who asks: whoever shares a node with a slow
-    worker meets it again and again, is as many requests behind, and would go on joining it. And a slow worker that asks
-    itself is in the first phase only, because in the second its node would wait a whole unit for it.
+    The slowdown filter counts from the worker that has asked most, not from the worker that asks: a worker that shares
+    a node with a slow one meets it again and again, is as many requests behind, and would continue to join it. And a
+    slow worker that asks itself is in the first phase only, because in the second its node would wait a whole unit for
+    it.
 
     Args:
       members, seed, size, slowdown: see `Queued`.

@@ -35,11 +35,11 @@ class GroupSize:
     """The size of groups in one phase.
 
     Args:
-      least: that it begins with.
+      least: size that the phase begins with.
       most: the largest; `least` for a fixed size.
 
     Attributes:
-      size: of the next group.
+      size: size of the next group.
     """
 
     def __init__(self, least: int, most: int) -> None:

@@ -5,22 +5,22 @@
                          for worker i in the order of the gradients: reply w_{t+1} to i      # one at a time
     worker i:            compute g_i; READY; when it is granted, send g_i; until w_{t+1} comes:
                          if predicted wait >= rho * T_compute and fewer than S stale units in a row:
-                         start the next unit on w_t, else wait; when w_{t+1} is here, say so
+                         start the next unit on w_t, else wait; when w_{t+1} is here, report it
 
 No two transfers contend in either direction, but for the first pulls of a phase, and for new parameters that answer a
-stale unit: each has the whole port, so that the first workers have w_{t+1} and
-compute while the others receive it, and their gradients pass while the others compute. With a port that passes one
-gradient in T_transfer, and shares itself fairly among transfers under way, a round of n equal workers takes
+stale unit: each has the whole port, so that the first workers have w_{t+1} and compute while the others receive it, and
+their gradients pass while the others compute. With a port that passes one gradient in T_transfer, and shares itself
+fairly among transfers in progress, a round of n equal workers takes
 
-    bsp_server        T_compute + 2 n T_transfer         everybody receives together, and sends together
+    bsp_server        T_compute + 2 n T_transfer         all workers receive together, and send together
     hsp(stale=0)      T_compute + (n + 1) T_transfer     a pipeline: the last worker receives after n turns
 
-and stale computing saves waits on top of that. Whoever is slow to receive keeps the next ones waiting.
+and stale computing saves waits on top of that. A worker that is slow to receive keeps the next ones waiting.
 
 The wait ends when w_{t+1} has arrived. The rule predicts it from the calls that it saw: T_compute of a worker from the
 arrival of its parameters to its READY, T_transfer from its grant to its push; the transfers that are still to come are
-laid one behind another. Without an estimate nobody computes stale, nor does who brought the last gradient: its wait is
-over. A stale gradient is in the next update for certain, so staleness is at most 1.
+laid one after another. Without an estimate no worker computes stale, nor does the one that brought the last gradient:
+its wait is over. A stale gradient is in the next update for certain, so staleness is at most 1.
 
 rho = 0.5: a stale unit costs the accuracy of one, and saves as much time as the worker would have waited, so it is
 computed only where it saves half a unit or more. With n = 8 and a port that passes all gradients in a unit's time, 0.5
@@ -62,9 +62,9 @@ class _Turns(WaitingRule):
     """Lets one transfer go on at a time in each direction, and updates by the gradients of all who are awaited.
 
     Args:
-      members: of the phase.
+      members: worker ids of the phase.
       rho: share of a worker's compute time that its wait has to last for it to compute stale.
-      stale: stale units of a worker in a row.
+      stale: maximum number of stale units of a worker in a row.
     """
 
     def __init__(self, members: tuple[int, ...], rho: float, stale: int) -> None:
@@ -75,7 +75,7 @@ class _Turns(WaitingRule):
         self._held: dict[int, list[Arrival]] = {}
         self._waiting: dict[int, int] = {}  # worker -> its push, whose answer depends on the next update
         self._replies: dict[int, int] = {}  # worker -> its push, whose answer waits for its turn
-        self._receives: int | None = None  # to whom parameters are on their way
+        self._receives: int | None = None  # worker that parameters are on their way to
         self._in_a_row = dict.fromkeys(members, 0)
         self._begun_at: dict[int, float] = {}
         self._compute_secs: dict[int, float] = {}

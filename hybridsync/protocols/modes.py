@@ -23,10 +23,10 @@ class SyncMode:
     """Describes how the members of a phase are synchronised. The defaults are those of a phase without servers.
 
     Attributes:
-      name: as timelines and messages tell it.
+      name: name for timelines and messages.
       is_served: servers hold the state. Otherwise the members do: losing one breaks the phase, and the phase drains
-        until everybody has come back.
-      moves_together: every member takes every step. Then all share one lease, a step may give each of them another
+        until all members have come back.
+      moves_together: every member takes every step. Then all share one lease, a step may give each of them a different
         number of units, and all replicas are equal.
       has_group_rounds: groups of members average their replicas, as the protocol's group rule matches them.
     """
@@ -49,9 +49,9 @@ class SyncMode:
 
         Args:
           end_units: applied units at which it ends.
-          num_applied: applied so far, as the chief knows.
-          num_members: of the phase.
-          num_back: members that have left it.
+          num_applied: units applied so far, as the chief knows.
+          num_members: number of members of the phase.
+          num_back: number of members that have left it.
         """
         # Members in step leave together and only they know what the last step did; elsewhere the count decides.
         return num_back == num_members if self.moves_together else num_applied >= end_units

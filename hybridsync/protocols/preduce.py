@@ -3,12 +3,12 @@
     worker i: compute g_i(x_i); x_i <- optimizer(x_i, g_i, rate = n * eta); x_j <- mean of x over G, for all j in G
 
 Every worker has its own parameters and optimizer state. With `every=L` it meets a group after L units. The *group
-generator* (`group_generators.py`) says who is in G:
+generator* (`group_generators.py`) chooses the members of G:
 
     groups=random    groups are made ahead at random: `buffer`, `division` and the slowdown filter keep them from
                      conflicts, and without all three this is the naive generator (`group_queue.py`)
     groups=inter     the same in two phases: heads across nodes while the others meet inside theirs; then every node
-    groups=arrival   whoever is ready within a short wait that follows the arrivals, with a full synchronisation every
+    groups=arrival   those ready within a short wait that follows the arrivals, with a full synchronisation every
                      `period` group rounds
     groups=static    a fixed schedule of four group rounds for alike nodes of `node` workers
 
@@ -16,7 +16,7 @@ The mean of all replicas moves by the mean of their updates, so a local step has
 and plain SGD this is BSP.
 
 Source: Luo et al., ASPLOS 2020 and arXiv 1909.08029, the abstracts; the static schedule follows the authors' code; what
-neither says (group size, the filter's C, how the two phases follow one another) is a reconstruction.
+both leave out (group size, the filter's C, how the two phases follow one another) is a reconstruction.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ class PReduce(Protocol):
     """Averaging of parameters in groups (see the module's docstring).
 
     Args:
-      groups: how they are made: "random", "arrival", "static" or "inter".
+      groups: kind of group generator: "random", "arrival", "static" or "inter".
       every: units of a worker between two meetings; it comes sooner where none are left or all are called.
-      size: workers of a group, at least 2, or "auto" with "random" and "inter"; with "arrival" how many do not wait.
+      size: number of workers of a group, at least 2, or "auto" with "random" and "inter"; with "arrival" the number
+        that does not wait any longer.
       buffer: with "random": a worker that is in a waiting group takes that one, instead of asking for another.
       division: with "random": where one asks, all free workers are divided into groups at once.
-      slowdown: with "random" and "inter": requests by which a worker is left out; 0 leaves nobody out.
+      slowdown: with "random" and "inter": maximum lag, in requests, of a worker behind the one that asks; 0 disables
+        the limit.
       patience: with "arrival": the wait, in mean gaps between two arrivals.
       period: with "arrival": group rounds of each worker between full synchronisations; 0 for none.
       node: with "static" and "inter": workers of a node.

@@ -9,32 +9,32 @@
                     w = W - last d, if that is not in W, - d  # own newest updates, full weight
     server:   W <- W - d / n on arrival;  reply to i, without W;  answer a pull at once
 
-So a unit takes as long as the longest of three: its computation, a push, a pull. A pull and the push that begins beside
-it may come to the server in either order. W says how many of i's units are in it, and so does the reply to a push. That
-tells whether W holds the last d, to the worker and to a replay alike.
+So a unit takes as long as the longest of three: its computation, a push, a pull. A pull and the push that begins at the
+same time may come to the server in either order. W contains the number of i's units that are in it, and so does the
+reply to a push. That shows whether W holds the last d, to the worker and to a replay alike.
 
 The optimizer state is each worker's own; at the end of the phase it is the mean of theirs. With one worker, W less what
 it lacks is what the server makes of it: the plain loop, two exchanges ahead. That worker pushes the parameters that it
 came to, and they take W's place, so that it is the plain loop bit for bit.
 
-Nobody waits for others, as in the paper. `staleness=s` adds SSP's gate, which is ours: the reply to i's push waits
-until clock_i - min_j clock_j <= s. It delays that reply only, so whoever is ahead computes on while it waits.
+No worker waits for others, as in the paper. `staleness=s` adds SSP's gate, which is ours: the reply to i's push waits
+until clock_i - min_j clock_j <= s. It delays that reply only, so a worker that is ahead computes on while it waits.
 
 `overlap=false` is a blocking twin to compare with: the same steps and updates, but w = W, which holds d / n already,
 and the worker waits for the reply to each push, which brings W, before it computes on.
 
 **Modulation of a worker's rate**, by the newest version that it has when its push begins, which the log names:
 
-    progress   clip(own units / the fastest worker's, 0.1, 1) (default); who joins late counts as far behind
+    progress   clip(own units / the fastest worker's, 0.1, 1) (default); a late joiner counts as slow
     staleness  (n - 1) / max(n - 1, tau), tau = updates of others between the worker's newest two versions: among
                alike workers tau is n - 1, so that only the stale are damped
     schedule   no factor; the schedule is read at the cluster's progress, as by all but `none`
     none       no factor; the schedule is read at the worker's own progress alone, as in the public code
 
 **Staleness**, in updates, has no bound. With the gate it is at most (n - 1)(2s + 3) + 2. A pull begins when the reply
-to i's push at its clock c is here, so no other clock is below c - s. What is computed on it arrives when i's clock is
-c + 2 and the push before it was answered, so no other clock is above c + 2 + s + 1; two of the updates between are i's
-own. Without overlap it is SSP's (n - 1)(2s + 1). A worker for whom nobody waited may exceed that; its push is dropped.
+to i's push at its clock c is here, so no other clock is below c - s. What is computed on it arrives when i's clock is c
++ 2 and the push before it was answered, so no other clock is above c + 2 + s + 1; two of the updates between are i's
+own. Without overlap it is SSP's (n - 1)(2s + 1). A worker that was not waited for may exceed that; its push is dropped.
 
 Source: Jin, Xu, Guo, Hu, Yeung, "PS+", IEEE TPDS 33(12), 2022, doi 10.1109/TPDS.2022.3200518; the loop and the server's
 d / n are those of the authors' public demo, which runs without a gate. Reconstruction: the three modulations, of which
@@ -83,7 +83,7 @@ class _Shared(Gate):
     """SSP's gate; an update takes 1/n of the difference, and the reply alone waits.
 
     Args:
-      members: of the phase.
+      members: worker ids of the phase.
       staleness: iterations that a worker may be ahead of the slowest, s; infinite without a gate.
     """
 
@@ -102,8 +102,8 @@ class PsPlus(Protocol):
 
     Args:
       staleness: iterations that a worker may be ahead of the slowest, s; -1 is any number, as in the paper.
-      modulation: of a worker's rate: progress, staleness, schedule or none.
-      overlap: whether transfers go on beside the computation; false is a blocking twin to compare with.
+      modulation: kind of modulation of a worker's rate: progress, staleness, schedule or none.
+      overlap: whether transfers run in the background of the computation; false is a blocking twin to compare with.
     """
 
     staleness: int = UNGATED
@@ -112,7 +112,7 @@ class PsPlus(Protocol):
     name: ClassVar[str] = "psplus"
     mode: ClassVar[SyncMode] = SERVER
     local_updates: ClassVar[bool] = True
-    awaits_workers: ClassVar[bool] = True  # without a gate, too: who was idle begins anew from the newest version
+    awaits_workers: ClassVar[bool] = True  # without a gate, too: an idle worker begins anew from the newest version
 
     def change(self, num_workers: int) -> Change:
         return "add" if num_workers > 1 else "replace"

@@ -123,10 +123,10 @@ class ServerProtocol(Protocol):
 class WaitingRule(ServerRule):
     """A rule under which pushes wait for other workers: it knows who is present, and who has something to do.
 
-    A subclass takes pushes and forgets workers; after each change `ready_actions` says what may go on now.
+    A subclass takes pushes and forgets workers; after each change `ready_actions` returns what may continue now.
 
     Args:
-      members: everybody of the phase; all are expected from the start.
+      members: worker ids of all members of the phase; all are expected from the start.
     """
 
     def __init__(self, members: Iterable[int]) -> None:

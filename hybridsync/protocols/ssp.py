@@ -3,12 +3,12 @@
     server: w <- optimizer(w, g_i, rate = eta) on arrival;  clock_i += 1;  reply w to i as soon as
             clock_i - min_j clock_j <= s
 
-s = 0 is lock-step with n updates a round. A worker that joins begins at the slowest one's clock. Who has no unit, or is
-gone, is not waited for.
+s = 0 is lock-step with n updates a round. A worker that joins begins at the slowest one's clock. A worker that has no
+unit, or is gone, is not waited for.
 
 **Staleness**, in updates, is at most (n - 1)(2s + 1): when i is answered at its clock c, no other clock is below c - s;
 before its next push arrives the slowest clock is at most c, so any other worker begins its last iteration at c + s or
-below and ends it at c + s + 1: 2s + 1 updates of each. A worker for whom nobody waited may exceed that; its push is
+below and ends it at c + s + 1: 2s + 1 updates of each. A worker that was not waited for may exceed that; its push is
 dropped.
 
 Source: Ho, Cipar, Cui et al., "More effective distributed ML via a stale synchronous parallel parameter server",
@@ -28,7 +28,7 @@ class Gate(WaitingRule):
     """Applies on arrival, and lets whoever is too far ahead of the slowest wait for the reply.
 
     Args:
-      members: of the phase.
+      members: worker ids of the phase.
       staleness: iterations that a worker may be ahead of the slowest, s; infinite for any number.
     """
 

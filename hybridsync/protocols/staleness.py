@@ -8,10 +8,10 @@ tau is the staleness of a push when it is applied: updates since the parameters 
     dc              the server applies g + lambda * g * g * (w_now - w_base), lambda = .04
     dc_adaptive     the same with lambda / sqrt(v), v <- m * v + (1 - m) * g * g per entry, lambda = 2, m = .95
 
-The last two are no wrappers: a protocol states its `Compensation`, and whoever holds w_now and w_base computes. v
+The last two are not wrappers: a protocol states its `Compensation`, and the holder of w_now and w_base computes it. v
 begins at 0 with each phase. `rate` and `cut` change a rule's actions here.
 
-A drop is final: a fresh unit takes the place of the one dropped, and the worker goes on from the newest parameters.
+A drop is final: a fresh unit takes the place of the one dropped, and the worker continues from the newest parameters.
 
 Sources: rate: Zhang, Gupta, Lian, Liu, "Staleness-aware async-SGD", IJCAI 2016 (arXiv 1511.05950); cut: Maranjyan,
 Tyurin, Richtarik, "Ringmaster ASGD", 2025 (arXiv 2501.16168), R = n by default; dc: Zheng, Meng, Wang et al.,
@@ -34,7 +34,7 @@ class Wrapped(ServerRule):
     """A rule whose actions pass through `judge`.
 
     Args:
-      rule: that decides.
+      rule: the wrapped rule.
     """
 
     def __init__(self, rule: ServerRule) -> None:
@@ -69,12 +69,12 @@ class Wrapped(ServerRule):
 class Bounded(Wrapped):
     """Drops pushes beyond a bound; their workers take part as if they had just joined.
 
-    A rule that waits keeps its bound among the workers that it waits for. One that came back from idleness, or was
-    taken for gone, had nobody wait for it.
+    A rule that waits keeps its bound among the workers that it waits for. A worker that came back from idleness, or was
+    taken for gone, was not waited for.
 
     Args:
-      rule: that is asked about all other pushes.
-      bound: updates that may lie between a gradient's parameters and its arrival.
+      rule: the wrapped rule, which is asked about all other pushes.
+      bound: maximum number of updates between a gradient's parameters and its arrival.
     """
 
     def __init__(self, rule: ServerRule, bound: int) -> None:
@@ -92,8 +92,8 @@ class Scaled(Wrapped):
     """Lets the rate grow otherwise with the units of an update than linearly, as rules do.
 
     Args:
-      rule: that decides.
-      scaling: of the rate.
+      rule: the wrapped rule.
+      scaling: scaling of the rate with the units of an update.
     """
 
     def __init__(self, rule: ServerRule, scaling: str) -> None:
@@ -112,7 +112,7 @@ class Damped(Wrapped):
     """Lets a push count less the staler it is.
 
     Args:
-      rule: that decides.
+      rule: the wrapped rule.
     """
 
     def __init__(self, rule: ServerRule) -> None:
