@@ -1,8 +1,9 @@
 """The replicas of a group phase from one group round of the apply log to the next, whatever computes them. Pure.
 
-A member applies to its own replica what it tells at a group round; then the group averages. The gradient of a unit was
-computed behind the group round that the entry names as its base: on what the replica is now, where that was the
-member's last one, else on what it was when it met next, before it averaged. It may have met several times since.
+A member applies to its own replica the updates that it reports at a group round; then the group averages. The gradient
+of a unit was computed after the group round that the entry names as its base: on what the replica is now, where that
+was the member's last one, else on what it was when it met next, before it averaged. It may have met several times
+since.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ class GroupHistory:
     """Follows the replicas of one phase.
 
     Args:
-      steps: what computes.
-      state: that all replicas begin with; never donated.
+      steps: computes gradients, steps and means.
+      state: state that all replicas begin with; never donated.
       first: sequence of that state.
-      units: applied in it.
+      units: units applied in that state.
       own: the one place in the phase whose replica is followed, where the others are followed elsewhere.
     """
 
@@ -50,7 +51,7 @@ class GroupHistory:
         self._steps, self._start, self._first, self._units, self._own = steps, state, first, units, own
         self._states: dict[int, State] = {}
         self._last: dict[int, int] = {}
-        self._before: dict[int, dict[int, Any]] = {}  # slot -> group round -> what it computed on behind it
+        self._before: dict[int, dict[int, Any]] = {}  # slot -> group round -> what it computed on after it
 
     def average_round(self, entry: Entry) -> State:
         """Carry out what an entry says; returns what the first of its members that is followed holds then."""
@@ -63,7 +64,7 @@ class GroupHistory:
             now = base == self._last.get(slot, self._first)
             parameters = steps.parameters(state) if now else self._before[slot][base]
             states[slot] = steps.step(state, steps.gradient(parameters, unit), entry.rate)
-            self._before.pop(slot, None)  # the next unit's gradient was computed behind this one's update
+            self._before.pop(slot, None)  # the next unit's gradient was computed after this one's update
         self._units += len(entry.units)
         reply = GroupReply(entry.group, (), entry.sequence, self._units, entry.optimizer)
         before = [states.get(slot, self._start) for slot in group]

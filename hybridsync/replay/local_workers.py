@@ -1,10 +1,10 @@
 """Workers that make local updates, driven by an apply log instead of by time: what each of their pushes held. Pure.
 
-A push depends on all that its worker did before: on its optimizer state and, where transfers go on beside the
-computation, on its own update that no version held yet. So the worker's program is run again. The log says which units
-it was handed, and on which version it was when; in a program the i-th version that arrives is the one that its i-th
-push is computed on. Behind the last of them there may be one more, which the last push's rate was made by and nothing
-was computed on. Units whose push came to nothing left no trace, because the program was begun anew behind them.
+A push depends on all that its worker did before: on its optimizer state and, where transfers run in the background of
+the computation, on its own update that no version held yet. So the worker's program is run again. The log contains the
+units it was handed, and on which version it was when; in a program the i-th version that arrives is the one that its
+i-th push is computed on. After the last of them there may be one more, which the last push's rate was made by and
+nothing was computed on. Units whose push came to nothing left no trace, because the program was begun anew after them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Progress:
     Args:
       start: units applied before the phase.
       first: sequence of the version that it began with.
-      entries: its updates.
+      entries: updates of the phase.
     """
 
     def __init__(self, start: int, first: int, entries: Sequence[Entry]) -> None:
@@ -159,13 +159,13 @@ class Retracer:
     """All workers of one phase.
 
     Args:
-      protocol: of the phase.
-      computing: what they compute with.
-      opt_state: that the phase began with.
+      protocol: protocol of the phase.
+      computing: computes gradients and steps as the workers do.
+      opt_state: optimizer state that the phase began with.
       num_workers: members of the phase.
       start: units applied before the phase.
       first: sequence of the version that it began with.
-      entries: its updates.
+      entries: updates of the phase.
     """
 
     def __init__(

@@ -29,19 +29,20 @@ class LoggedPhase:
     """One phase of the run, as far as its updates were kept.
 
     Args:
-      number: its number.
-      spec: its protocol, as in the plan.
+      number: number of the phase.
+      spec: protocol of the phase, as in the plan.
       members: worker ids in mesh order.
-      device_choice: of the mesh.
+      device_choice: device choice of the mesh.
       runtime: "inprocess", "processes" or "simulated".
-      fingerprint: of the state that it began with.
-      entries: its updates.
-      left: workers, as (worker, incarnation), whose optimizer states it left behind.
-      after: fingerprint of the state that the run went on from; "" for the last one, behind which only a checkpoint
-        tells. The state that was captured at its end may have been lost, and with it what those workers left.
+      fingerprint: fingerprint of the state that the phase began with.
+      entries: updates of the phase.
+      left: workers, as (worker, incarnation), whose uploaded optimizer states became the state's.
+      after: fingerprint of the state that the run continued from; "" for the last phase, after which only a checkpoint
+        has it. The state that was captured at the phase's end may have been lost, and with it what those workers
+        uploaded.
       shares: units that each member took in one lock-step step; () for one each.
-      collective: how its workers were joined in the process runtime, "host" or "shm"; "" in the others.
-      num_threads: with which XLA computed in the process runtime; None where the record does not tell.
+      collective: kind of collective among its workers in the process runtime, "host" or "shm"; "" in the others.
+      num_threads: number of threads with which XLA computed in the process runtime; None if the record lacks it.
     """
 
     number: int
@@ -118,7 +119,7 @@ def read_record(workdir: Path) -> Record:
 
     Raises:
       WorkdirError: there is no run, no apply log, the run is not finished, or the log is cut or damaged.
-      ResumeError: the run began from another one, or changed its unit size: its log does not tell the whole.
+      ResumeError: the run began from another run, or changed its unit size: its log is not complete.
     """
     config = read_config(workdir)
     if config is None:

@@ -6,8 +6,8 @@ of XLA's threads: the text model's gradient differs between 1, 2 and 16. It is t
 16, one for each local device. So a served phase is computed by a process that has joined the same kind of collectives,
 alone.
 
-The parent hands over the starting state in a file of packed bytes; the phase's first member leaves the resulting one
-beside it.
+The parent hands over the starting state in a file of packed bytes; the phase's first member writes the resulting one
+into the same folder.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ def in_members(
 
     Args:
       fork_server_client: starts a member (it comes to `run_member`).
-      workdir: of the run; the members' logs go to `logs/` in it, which exists.
-      layout: of the state.
+      workdir: the run's workdir; the members' logs go to `logs/` in it, which exists.
+      layout: layout of the state.
       state: starting state, arrays of any kind.
-      phase: of the process runtime.
-      progress: told of updates now and then.
+      phase: a phase of the process runtime.
+      progress: called with the number of updates now and then.
 
     Raises:
       RoleLost: a member ended early; the message holds the end of its log.
       WaitTimeout: no member made progress.
-      HybridSyncError: what a member met.
+      HybridSyncError: the error of a member.
     """
     num_members = 1 if phase.mode.is_served else len(phase.members)
     logs = workdir / "logs"
@@ -137,9 +137,9 @@ def run_member(child: Child, spec: RoleSpec, workdir: Path, make_run: Callable[[
 
     Args:
       child: the line to the parent.
-      spec: who this is; its workdir is the job's folder.
-      workdir: of the run.
-      make_run: builds task and optimizer; called behind the join, because it may touch JAX.
+      spec: role of this process; its workdir is the job's folder.
+      workdir: the run's workdir.
+      make_run: builds task and optimizer; called after the join, because it may touch JAX.
 
     Raises:
       HybridSyncError: the phase could not be computed.

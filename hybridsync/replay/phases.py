@@ -114,8 +114,8 @@ def as_member(
       state: the phase's starting state, on the device; donated.
       phase: what to compute.
       worker: id of this member.
-      communicator: of all members.
-      note: told of each update.
+      communicator: communicator of all members.
+      note: called for each update.
     """
     index, assignment = phase.members.index(worker), phase.assignment
     for entry in phase.entries:

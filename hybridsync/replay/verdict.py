@@ -56,8 +56,8 @@ class Replayed:
     """Holds the result of a replay.
 
     Args:
-      updates: that were computed again.
-      fingerprint: of the replayed state.
+      updates: number of updates that were computed again.
+      fingerprint: fingerprint of the replayed state.
       difference: None where every bit is as saved.
       since: the first phase whose result differs from what the next one began with; None where all agree.
     """
@@ -89,7 +89,7 @@ def replay(
       record: what the run left; the caller holds the workdir's lock.
       run: with the configuration of `record`.
       fork_server_client: starts member processes (see `in_members`); needed where a phase was computed by processes.
-      progress: told of updates now and then.
+      progress: called with the number of updates now and then.
 
     Raises:
       WorkdirError: there is no checkpoint, or it does not hold the log's updates.
