@@ -19,11 +19,11 @@ class Line:
     """One line of a chart.
 
     Args:
-        label: as the legend says.
+        label: text for the legend.
         run: index of its run, so that the page can hide it.
         color: index into the page's colours.
-        style: how it is drawn; "dots" joins nothing, "marked" is a line with its points.
-        points: in order.
+        style: how the line is drawn; "dots" joins nothing, "marked" is a line with its points.
+        points: points of the line, in order.
     """
 
     label: str
@@ -50,7 +50,7 @@ class Chart:
         title: what is drawn, with its unit.
         x: "time" in seconds or "examples".
         lines: what is drawn; lines without points are left out.
-        bands: phases behind the lines.
+        bands: phases drawn in the background of the lines.
         note: how to read it, one line; may be empty.
         x_high: end of the x axis; 0 for the last point.
         may_be_log: whether values far apart get a logarithmic axis.

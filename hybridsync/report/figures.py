@@ -14,7 +14,7 @@ def figures(runs: Sequence[RunModel], colors: Mapping[str, int]) -> list[Chart]:
     """Return the page's charts; several runs share each of them.
 
     Args:
-        runs: in the order of the page.
+        runs: runs in the order of the page.
         colors: protocol to index into the page's colours.
     """
     secs = max(run.secs for run in runs)

@@ -13,10 +13,10 @@ class HostRow:
     """A host of a run.
 
     Args:
-        host: its name.
-        workers: that ran there, ascending.
-        units: that were applied while those workers had them there.
-        secs: for which at least one of them was there.
+        host: name of the host.
+        workers: ids of the workers that ran there, ascending.
+        units: units that were applied while those workers had them there.
+        secs: seconds for which at least one of them was there.
     """
 
     host: str
@@ -31,8 +31,8 @@ def hosts(
     """Return a row for each host, in order of their names; none for a run on one host.
 
     Args:
-        events: of the run, in order.
-        metrics: its lines, in order.
+        events: events of the run, in order.
+        metrics: metrics of the run, in order.
         applied: units of the run, to which the rows' units sum.
         secs: the run's last moment on its own time axis.
     """

@@ -32,9 +32,9 @@ class Incident:
     Args:
         t: seconds of the run.
         phase: number of the active phase.
-        sort: which mark stands for it.
-        worker: whose lane it stands on; None for the run's own.
-        kind: of its event.
+        sort: kind of mark on the page.
+        worker: worker on whose lane the mark stands; None for the run's own.
+        kind: kind of the event.
         text: what happened.
     """
 
@@ -97,8 +97,8 @@ _TOLD: dict[str, tuple[Sort, Callable[[Mapping[str, Any]], str]]] = {
 def incidents(events: Sequence[Mapping[str, Any]]) -> tuple[Incident, ...]:
     """Return a run's incidents in order.
 
-    Workers that join before their session's first phase are no incident, nor is the `worker_left` that says
-    again what a `role_lost` said.
+    Workers that join before their session's first phase are not incidents, nor is a `worker_left` that repeats a
+    `role_lost`.
     """
     found: list[Incident] = []
     seen: set[tuple[str, int]] = set()

@@ -28,7 +28,7 @@ def draw_lanes(runs: Sequence[RunModel], colors: Mapping[str, int]) -> str:
     """Return the lanes of all runs on one time axis.
 
     Args:
-        runs: in the order of the page.
+        runs: runs in the order of the page.
         colors: protocol to index into the page's colours.
     """
     x = time_axis(max(run.secs for run in runs), 8)

@@ -20,15 +20,15 @@ class Record:
     """Holds what a run left, as read.
 
     Args:
-        name: how the page calls the run.
-        config: what config.json says; None without one.
+        name: name of the run on the page.
+        config: content of config.json; None without one.
         events: lines of events.jsonl.
         metrics: lines of metrics.jsonl.
-        summary: what summary.json says; None before the run's first end.
+        summary: content of summary.json; None before the run's first end.
         trace: Chrome trace events of timeline.json; empty without one.
         stall_secs: phase to the stall at its beginning, by the timeline.
-        simulation: what simulation.json says; None of a real run.
-        num_unreadable: lines that were left out, because they hold a text for a number, say.
+        simulation: content of simulation.json; None for a real run.
+        num_unreadable: number of lines that were left out, because they hold a text for a number, for instance.
     """
 
     name: str
@@ -72,15 +72,15 @@ class Stall:
     """Holds the cost of entering a phase.
 
     Args:
-        phase: that was entered.
+        phase: number of the phase that was entered.
         before: protocol that was left.
         after: protocol that was entered.
-        reason: of the phase.
-        units: at which it happened.
-        secs: the stall; None when nothing tells.
-        stages: seconds of each of STAGES and of the `rest`; empty where no `switch` event tells them.
-        compile_secs: before the stall, apart from it.
-        commit_secs: behind the training.
+        reason: reason of the phase.
+        units: units applied when the phase was entered.
+        secs: duration of the stall in seconds; None if no source has it.
+        stages: seconds of each of STAGES and of the `rest`; empty if no `switch` event has them.
+        compile_secs: seconds of compilation before the stall, apart from it.
+        commit_secs: seconds of the commit, in the background of the training.
         timeline_secs: the stall by the timeline; None without one.
     """
 
@@ -111,17 +111,17 @@ class RunModel:
     """One run, ready to be drawn.
 
     Args:
-        record: what it was made from.
+        record: the record that the model was made from.
         exit: "completed", "preempted", "failed" or "unfinished".
-        error: why it failed; None when it did not.
+        error: reason of a failure; None if the run did not fail.
         secs: the run's last moment on its own time axis.
-        phases: in order.
+        phases: phases in order.
         present: when each worker was there.
         slow: when a worker was marked as a straggler.
         incidents: marks and rows.
-        stalls: of every phase that followed another.
-        evaluations: in order.
-        hosts: of a run on several hosts.
+        stalls: stalls of every phase that followed another.
+        evaluations: evaluations in order.
+        hosts: hosts of a run on several hosts.
         busy: worker to seconds of each kind of span, of those that the timeline kept.
     """
 
@@ -294,7 +294,7 @@ def _stalls(record: Record, phases: Sequence[PhaseBar]) -> tuple[Stall, ...]:
 def _busy(trace: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Return each worker's seconds by span name; what a span encloses is counted once, as the inner one.
 
-    What went on beside the training took none of them.
+    Work in the background of the training took none of them.
     """
     names = {row["pid"]: row["args"]["name"] for row in trace if row["name"] == "process_name"}
     rows: dict[str, list[Mapping[str, Any]]] = defaultdict(list)

@@ -53,10 +53,10 @@ def document(title: str, header: str, content: str, names: Sequence[str]) -> str
     """Return a page that needs nothing else as HTML text.
 
     Args:
-        title: of the window.
+        title: title of the window.
         header: ready HTML (see `heading`).
         content: ready HTML.
-        names: of what boxes in the header show and hide, in the order of their indices.
+        names: names of the items that boxes in the header show and hide, in the order of their indices.
     """
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)} - HybridSync</title>'
@@ -90,11 +90,11 @@ def heading(title: str, badge: str, content: str, names: Sequence[str], what: st
     """Return a page's header: its title, the choice of colours, and a box for each of `names`.
 
     Args:
-        title: of the page.
-        badge: ready HTML beside it.
+        title: title of the page.
+        badge: ready HTML next to the title.
         content: ready HTML below.
-        names: as of `document`.
-        what: they are.
+        names: names as in `document`.
+        what: what `names` are, for the label of the boxes.
     """
     themes = "".join(
         f'<label><input type="radio" name="theme" id="theme-{name}"{checked}>{name}</label>'

@@ -25,7 +25,7 @@ class Axis:
     Args:
         low: value at its beginning.
         high: value at its end, above `low`.
-        ticks: values that are written beside it.
+        ticks: values that are written next to the axis.
         is_log: whether equal steps are equal ratios; then `low` is above 0.
     """
 

@@ -21,8 +21,8 @@ def search_page(name: str, search: Mapping[str, Any]) -> str:
     """Return the page of one search as HTML text.
 
     Args:
-        name: of its folder.
-        search: as `hybridsync.tuning.search_record.record_of` makes it.
+        name: name of the search's folder.
+        search: record of the search, as `hybridsync.tuning.search_record.record_of` makes it.
     """
     badge = "found" if search["answer"] else "under way"
     pairs = {

@@ -34,10 +34,10 @@ class SwitchStall:
         phase: number of the phase that was entered.
         before: protocol that was left.
         after: protocol that was entered.
-        stall_secs: from the timeline.
+        stall_secs: duration of the stall in seconds, from the timeline.
         unit_secs: the median unit time that was taken off; 0 when the phase was too short to tell.
-        event_stall_secs: as the chief's `switch` event says; None without one.
-        compile_secs: from the same event; compiling happens before the stall.
+        event_stall_secs: stall in seconds of the chief's `switch` event; None without one.
+        compile_secs: seconds of compilation, from the same event; compiling happens before the stall.
     """
 
     phase: int

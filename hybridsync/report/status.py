@@ -45,8 +45,9 @@ def written_status(workdir: Path, since: float | None = None) -> RunStatus:
     """Return where the run stands that `workdir` holds and no command reaches.
 
     Args:
-      workdir: of the run.
-      since: when whoever has the workdir locked took the lock, unix seconds; None where nobody has: the run has ended.
+      workdir: the run's workdir.
+      since: time at which the holder of the workdir's lock took it, unix seconds; None if the workdir is not locked:
+        the run has ended.
 
     Raises:
       WorkdirError: it holds no run, or a file of it is damaged.
