@@ -11,11 +11,11 @@ from pathlib import Path
 def reap_adopted(own: Collection[int]) -> int:
     """Collect every ended child of another session that is not in `own`; returns how many there were.
 
-    A role begins a session, so what a role leaves behind is never of this process's session, and what this process has
-    started itself, beside its roles, usually is: whoever started that waits for it.
+    A role begins a session, so what a role leaves behind is never of this process's session, and another child that
+    this process has started itself usually is: the code that started it waits for it.
 
     Args:
-      own: children that somebody waits for by their ids.
+      own: ids of the children that other code waits for.
     """
     count, session = 0, os.getsid(0)
     for pid in _children().difference(own):

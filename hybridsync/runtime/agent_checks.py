@@ -34,16 +34,16 @@ def check_hello(hello: AgentHello, num_hosts: int, config_digest: str, version: 
     """Refuse an agent that cannot take part.
 
     Args:
-      hello: its first words.
-      num_hosts: of the run, the head's with them.
-      config_digest: of the run's configuration.
-      version: of the head's package.
+      hello: the agent's first message.
+      num_hosts: number of hosts of the run, the head included.
+      config_digest: digest of the run's configuration.
+      version: version of the head's package.
 
     Raises:
       UnknownRole: the run has no such host.
       VersionMismatch: its package is of another minor series.
       ConfigError: it has another configuration.
-      InvalidMessage: a number is out of range, or the session no session.
+      InvalidMessage: a number is out of range, or the session is not a session.
     """
     check_index(hello.index, num_hosts)
     who = f"the agent of host {hello.index} ({hello.host or 'of no name'})"

@@ -1,6 +1,6 @@
 """An agent's connection to the head: one thread attaches and waits for orders, another one delivers events.
 
-Two calls may be under way at a time, so that no event waits for the answer that the head holds.
+Two calls may be in progress at a time, so that no event waits for the answer that the head holds.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class AgentConnection:
     lock guards all fields; no call to the head is made under it.
 
     Args:
-      connect: makes the way to the head, anew for each session; every call on it has a deadline.
-      hello_of: the first words of the agent in a session.
+      connect: makes a connection to the head, anew for each session; every call on it has a deadline.
+      hello_of: returns the agent's first message in a session.
       wake: is called when there is something to take, by another thread.
-      give_up_secs: how long the head may be away before the agent ends.
-      clock: for the lease.
+      give_up_secs: seconds that the head may be away before the agent ends.
+      clock: clock for the lease.
     """
 
     def __init__(

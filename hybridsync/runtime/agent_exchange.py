@@ -170,8 +170,8 @@ class AgentExchange:
         """Hear that the head has taken the agent in.
 
         Args:
-          session: that attached.
-          welcome: the answer.
+          session: session that attached.
+          welcome: the head's answer.
           sent_at: monotonic seconds before the call, which the lease is counted from.
         """
         if (session, self.stage) == (self.hello.session, Stage.ATTACHING):
@@ -183,8 +183,8 @@ class AgentExchange:
         """Take in an answer; calls may overtake each other.
 
         Args:
-          report: that was answered.
-          reply: the answer.
+          report: report that was answered.
+          reply: the head's answer.
           sent_at: monotonic seconds before the call.
 
         Returns:
@@ -208,8 +208,8 @@ class AgentExchange:
         """Take in that a call has failed.
 
         Args:
-          session: that called.
-          error: of the call.
+          session: session that called.
+          error: error of the call.
           now: monotonic seconds.
 
         Returns:
@@ -232,7 +232,7 @@ class AgentExchange:
 
     def _is_no_host_of_it(self, error: HybridSyncError) -> bool:
         """Return whether the head and this host will not agree on TLS: a head that starts or ends refuses few."""
-        # A busy machine lets some attempts run out of time between them: these say nothing.
+        # A busy machine lets some attempts run out of time between them: these prove nothing.
         self._num_refused += isinstance(error, HandshakeRefused) and not self._was_attached
         return self._num_refused >= MOST_REFUSED
 

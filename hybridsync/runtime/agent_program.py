@@ -51,15 +51,15 @@ class AgentProgram:
     """Be a further host of a run, until the run ends.
 
     Args:
-      spec: how roles are started here.
-      host: address at whose ports they serve.
-      connect: makes the way to the head.
-      hello_of: the agent's first words in a session.
+      spec: describes how roles are started on this host.
+      host: address at whose ports the roles serve.
+      connect: makes a connection to the head.
+      hello_of: returns the agent's first message in a session.
       look: is called every second: this host may have another certificate.
-      give_up_secs: how long the head may be away.
-      stay_secs: how long this host stays after a signal, if the head does not have the run saved.
+      give_up_secs: seconds that the head may be away.
+      stay_secs: seconds that this host stays after a signal, if the head does not have the run saved.
       say: shows a line to the user.
-      clock: for that time.
+      clock: clock for `stay_secs`.
       watchdog: of this process. The connection's threads renew the lease whatever the main loop does, so a main loop
         that hangs ends the process, and its roles and its lease with it.
     """

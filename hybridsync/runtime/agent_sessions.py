@@ -54,8 +54,8 @@ class _Session:
     """One attachment of one host.
 
     Args:
-      hello: that it began with.
-      heard_at: when its last message arrived, monotonic seconds.
+      hello: first message of the session.
+      heard_at: time at which its last message arrived, monotonic seconds.
       untaken: its events that wait for the supervisor.
       polls: how many answers were held so far; the newest poll ends the waits of those before it.
     """
@@ -78,12 +78,12 @@ class AgentSessions:
     The condition's lock guards all fields. Only `exchange` and `end` wait, and give the lock up meanwhile.
 
     Args:
-      num_hosts: of the run; the head's is host 0, and agents have 1 to `num_hosts - 1`.
-      config_digest: of the run's configuration.
-      lease_secs: how long a session lasts without an exchange.
+      num_hosts: number of hosts of the run; the head's is host 0, and agents have 1 to `num_hosts - 1`.
+      config_digest: digest of the run's configuration.
+      lease_secs: seconds that a session lasts without an exchange.
       wake: is called when there is something to take, by any thread and under the lock: it calls nothing of this.
-      clock: for leases and waits.
-      version: of this package.
+      clock: clock for leases and waits.
+      version: version of this package.
     """
 
     def __init__(
@@ -196,12 +196,12 @@ class AgentSessions:
     def end(self, line: str, secs: float) -> None:
         """Send a last line to each agent, and wait until all have it; whoever attaches later gets it first.
 
-        A host that was lost by silence less than a lease ago is waited for, too: its agent lives, for all that is
-        known, and is about to attach again. Without a head it would look for one for minutes, and end as after a fault.
+        A host that was lost by silence less than a lease ago is waited for, too: its agent probably lives, and is about
+        to attach again. Without a head it would look for one for minutes, and end as after a fault.
 
         Args:
-          line: as in `order`.
-          secs: for all of them together.
+          line: text of the last line, as in `order`.
+          secs: longest wait in seconds, for all agents together.
 
         Raises:
           WaitTimeout: some have not taken it.

@@ -24,12 +24,12 @@ class Beginning:
     missing for `attach_secs`, others with free slots take its roles; or the run begins without its workers, if it has
     as many as it needs; or it ends. One host begins at once.
 
-    Once its workers have met, the run is under way. Where they are to meet in another group then, and a host is away,
-    they wait for `patience_secs` and go on in a group without it. With fewer than `min_workers` they wait for
+    Once its workers have met, the run is in progress. Where they are to meet in another group then, and a host is away,
+    they wait for `patience_secs` and continue in a group without it. With fewer than `min_workers` they wait for
     `attach_secs`, and the run ends.
 
     Args:
-      spec: of the run.
+      spec: describes the run.
       assignment: which host runs a role.
       now: monotonic seconds.
 
@@ -65,8 +65,8 @@ class Beginning:
         Args:
           now: monotonic seconds.
           slots: the workers that are to run.
-          group: that they join.
-          placement: of the roles.
+          group: process group that the workers join.
+          placement: placement of the roles.
         """
         if group.was_complete:
             return self._step_under_way(now, slots, group, placement)

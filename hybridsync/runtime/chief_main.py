@@ -67,20 +67,20 @@ def run_chief(
       resume: see `open_run`.
       init_from: see `open_run`.
       convert_units: see `open_run`.
-      address: to serve on.
-      keys: of this process.
-      user_keys: of the run's user, for the commands.
+      address: address to serve on.
+      keys: keys of this process.
+      user_keys: keys of the run's user, for the commands.
       restarted: another chief served this run before, whose roles may still train.
       coordinator: address where the supervisor, this process's parent, serves the process group.
-      collective: how the workers sum among themselves.
-      link: how buffers go between processes.
+      collective: kind of collectives among the workers.
+      link: kind of links that carry buffers between processes.
       num_devices: local devices of each worker, among which a mesh of the process group chooses.
-      num_threads: with which XLA computes in each role; None leaves it to XLA.
+      num_threads: number of threads with which XLA computes in each role; None leaves it to XLA.
       metrics: address and port at which Prometheus finds the run's figures; port 0 for none.
-      report: tells the supervisor: {"address": ...} once served.
-      watchdog: of this process.
+      report: sends a report to the supervisor: {"address": ...} once served.
+      watchdog: watchdog of this process.
       screen: where progress is shown.
-      lock: of the workdir, which the supervisor has taken; None where it has not.
+      lock: lock of the workdir, which the supervisor has taken; None where it has not.
       sums_refused: why workers may not sum among themselves; "" where they may.
 
     Raises:

@@ -25,9 +25,9 @@ class ClusterSpec:
 
     Attributes:
       head: address, host:port, at which the agents of the other hosts attach.
-      index: of this host; 0 is the head.
-      num_hosts: of the run.
-      address: of this host, at which its roles serve.
+      index: index of this host; 0 is the head.
+      num_hosts: number of hosts of the run.
+      address: address of this host, at which its roles serve.
       certificates: folder of this host's certificate; the head's has the authority's key, too.
       slots: how many workers this host may have; 0 for its share.
       collectives_network: "private" where gloo may carry sums between hosts in plain text.
@@ -50,8 +50,8 @@ class ClusterSpec:
         """Refuse a run that these hosts are not to carry.
 
         Raises:
-          ConfigError: more hosts than workers, too few slots, or collectives between hosts on a network that nobody
-            has called private.
+          ConfigError: more hosts than workers, too few slots, or collectives between hosts on a network that is not
+            declared private.
         """
         if self.num_hosts > config.workers:
             raise ConfigError(

@@ -1,7 +1,7 @@
 """The user's folder of compiled programs, which every run finds what the last ones compiled in. Importing loads no JAX.
 
-An entry is machine code that JAX loads and runs: whoever can write to the folder, or put another in its place, runs
-programs as this user. So it is this user's alone, and so is every folder above it, or the system's.
+An entry is machine code that JAX loads and runs: a user that can write to the folder, or replace it, runs programs as
+its owner. So it belongs to this user alone, and every folder above it to this user or the system.
 
 It has a part for each kind of processor and number of XLA's threads. JAX's keys know neither `PJRT_NPROC`, on which a
 program's machine code depends, nor for certain the processor, and a home may be shared by hosts of several kinds.
@@ -50,9 +50,9 @@ def open_cache(
     Args:
       named: a folder, "off", or "" for what the environment names: a folder of JAX's own (then JAX makes the part, and
         nothing is checked or removed here), `HYBRIDSYNC_COMPILATION_CACHE`, or else the user's cache folder.
-      num_threads: with which XLA computes; None for all cores.
+      num_threads: number of threads with which XLA computes; None for all cores.
       say: shows a line to the user, where the user's cache folder cannot be used: no run fails for that.
-      environment: of this process.
+      environment: environment variables of this process.
 
     Raises:
       ConfigError: a folder that was named cannot be used: it cannot be made, or others can write to it.
@@ -81,7 +81,7 @@ def open_cache(
 def use_cache(folder: str) -> None:
     """Have this process's JAX keep all that it compiles in a folder from `open_cache`; "" leaves JAX as it is.
 
-    What it keeps below a folder of JAX's own is said by JAX's own settings.
+    JAX's own settings decide what it keeps below a folder of its own.
     """
     if not folder:
         return
@@ -159,7 +159,7 @@ def _sweep(folder: Path) -> None:
     """Remove entries that a process left unfinished when it was killed, and what has not been used for longest.
 
     JAX never replaces an entry: one that is damaged would be read in vain, and compiled again, by every run. Other runs
-    may read and write meanwhile. Whoever finds an entry gone, or half of it, compiles.
+    may read and write meanwhile. A process that finds an entry gone, or half of it, compiles.
     """
     mark = folder / _SWEPT
     try:

@@ -32,11 +32,11 @@ class Control:
     """Says how a running chief is reached.
 
     Args:
-      address: where it serves.
-      token: of the run.
-      host, boot: where its supervisor runs, and since which start of that machine.
-      pid, started: of its supervisor, with the clock ticks at which that process started.
-      credentials: with which the run's user calls it; None where it asks for none.
+      address: address at which the chief serves.
+      token: token of the run.
+      host, boot: machine on which its supervisor runs, and that machine's boot id.
+      pid, started: process id of its supervisor, and the clock ticks at which that process started.
+      credentials: credentials with which the run's user calls it; None where it asks for none.
     """
 
     address: str
@@ -64,16 +64,16 @@ def write_control(
     """Say where the chief of the run in `workdir` serves, to its user alone.
 
     Args:
-      workdir: of the run.
-      address: where the chief serves.
-      token: of the run.
-      supervisor: its process number.
-      credentials: of the run's user; None where the chief asks for none.
+      workdir: the run's workdir.
+      address: address at which the chief serves.
+      token: token of the run.
+      supervisor: process id of the supervisor.
+      credentials: credentials of the run's user; None where the chief asks for none.
       fence: see `write_durable`.
 
     Raises:
       OSError: the disk refuses.
-      WorkdirTaken: by `fence`.
+      WorkdirTaken: the fence refused.
     """
     here = Control(address, token, socket.gethostname(), boot_id(), supervisor, start_of(supervisor), credentials)
     temporary = workdir / f".{CONTROL_FILE}.tmp"

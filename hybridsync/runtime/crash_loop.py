@@ -37,7 +37,7 @@ class CrashLoop:
             return False
         before = self._failures.get(name, [])
         ended_on = {name: units for name, units in self._failures.items() if unit >= 0 and unit in units}
-        if ended_on.keys() - {name}:  # it ends whoever computes it
+        if ended_on.keys() - {name}:  # it ends any worker that computes it
             for other, units in ended_on.items():
                 self._failures[other] = [each for each in units if each != unit]
             return False

@@ -21,7 +21,7 @@ class Outbox:
     """Keeps what the chief has not heard, and delivers it when there is one.
 
     Args:
-      connect: makes the way to the chief from its address; every call on it has a deadline.
+      connect: makes a connection to the chief from its address; every call on it has a deadline.
       say: shows a line to the user.
     """
 
@@ -68,7 +68,7 @@ class Outbox:
             while self._waiting:
                 try:
                     self._hand_over(self._chief, *self._waiting[0])
-                except (InvalidMessage, UnknownRole) as error:  # it never becomes right, and others wait behind it
+                except (InvalidMessage, UnknownRole) as error:  # it never becomes right, and others wait for it
                     self._say(f"the chief does not take what became of a process: {error}")
                 self._waiting.popleft()
         except HybridSyncError:  # the chief is slow, or its end is the next thing to be seen

@@ -2,14 +2,13 @@
 
 Importing is most of what a new process costs (2 s of a processor for each role); a fork has it at once, and shares the
 memory. A role is forked twice, so that the process between them ends and the role becomes a child of the supervisor,
-which has said that it takes in such orphans (`fork_server_client.ForkServerClient`): the fork server may die, and none
-of its roles does.
+which adopts such orphans (`fork_server_client.ForkServerClient`): the fork server may die, and none of its roles does.
 
 The order is a packet on a socket, {"environment": {...}}, with its descriptors: stdin, stdout, stderr, the report's
 end of a pipe, the memory of the unit, and for a chief the workdir's lock. The answer is {"pid": n} or {"error": text}.
 
-Nobody else's thread survives a fork. Where a configuration file has started some while it was read, by computing with
-JAX, say, a role is not forked but started as a program of its own, with its imports before it.
+Only the forking thread survives a fork. Where a configuration file has started other threads while it was read, for
+instance by computing with JAX, a role is not forked but started as a program of its own, with its imports before it.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ class ForkServer:
     """The fork server's line to its supervisor. Made by `connect`.
 
     Args:
-      descriptor: of a socket that keeps packets apart.
-      supervisor: its process id.
+      descriptor: file descriptor of a socket that keeps packets apart.
+      supervisor: process id of the supervisor.
     """
 
     def __init__(self, descriptor: int, supervisor: int) -> None:

@@ -38,7 +38,7 @@ class ForkServerClient:
 
     Args:
       command: program and arguments; the program takes up its line by `fork_server.connect`.
-      log_path: what the fork server itself says; appended to.
+      log_path: log of the fork server's own output; appended to.
       open_log: opens a log at its end.
 
     Raises:
@@ -87,7 +87,7 @@ class ForkServerClient:
         Returns whether it had ended.
 
         Raises:
-          OSError: another one cannot be started.
+          OSError: the next one cannot be started.
         """
         ended = self._process.poll() is not None
         if ended:
@@ -101,13 +101,13 @@ class ForkServerClient:
         Waits until the fork server has imported what roles need.
 
         Args:
-          environment: what its environment has besides this process's.
+          environment: environment variables of the process in addition to this process's.
           descriptors: its stdin, stdout, stderr, the end of its reports, the memory of its unit.
 
         Raises:
           CannotStart: there are too many processes, or there is too little memory.
           RoleLost: the fork server ended, and the next one did, too.
-          WaitTimeout: the fork server does not answer; another one takes its place.
+          WaitTimeout: the fork server does not answer; a new one takes its place.
         """
         order = json.dumps({"environment": dict(environment)}).encode()
         for _ in range(2):

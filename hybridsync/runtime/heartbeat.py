@@ -45,11 +45,11 @@ STOP_SECS = 10.0
 class ReconnectingChiefClient:
     """The chief as a role process calls it: `ChiefPort` and `GroupPort`, whatever chief process answers.
 
-    A restarted chief does not know the role: it is told who calls and what it is in the middle of, and asked again.
+    A restarted chief does not know the role: it gets the role's first message and its state, and the call is repeated.
 
     Args:
-      link: to the chief's address, which a restarted one keeps.
-      hello: says who calls, and where it stands.
+      link: link to the chief's address, which a restarted one keeps.
+      hello: returns the role's first message, with its current state.
     """
 
     def __init__(self, link: ChiefLink, hello: Callable[[], Hello]) -> None:
@@ -163,7 +163,7 @@ class Heartbeat:
     def _beat(self) -> None:
         try:
             self._report_until_over()
-        except Exception as error:  # noqa: BLE001 whatever it was, nobody hears of this process any more
+        except Exception as error:  # noqa: BLE001 whatever it was, this process sends no sign of life any more
             failure = RoleLost(f"the heartbeat failed: {type(error).__name__}: {error}")
             failure.__cause__ = error
             self._ended(failure)

@@ -47,8 +47,8 @@ class HostSpec:
     Attributes:
       command: program and arguments of every role.
       logs: folder of the logs; it is made.
-      log_suffix: at the name of the fork server's log, where several hosts share the folder.
-      start_again_secs: how long it is tried to start a role for which there is no process or memory.
+      log_suffix: suffix of the name of the fork server's log, where several hosts share the folder.
+      start_again_secs: seconds for which the start of a role is tried again while there is no process or memory for it.
       compilation_cache: number of XLA's threads -> folder of compiled programs, checked; "" for what JAX itself keeps.
     """
 
@@ -63,11 +63,11 @@ class HostAgent:
     """Holds the processes of one host. To be made, and used, on the main thread: children die with it.
 
     Args:
-      spec: how roles are started.
-      addresses: where they serve.
+      spec: describes how roles are started.
+      addresses: addresses at which they serve.
       say: shows a line to the user.
-      lock_fd: of the workdir's lock, which each chief holds as well; None where nobody has locked it.
-      watchdog: of this process.
+      lock_fd: file descriptor of the workdir's lock, which each chief holds as well; None if the workdir is not locked.
+      watchdog: watchdog of this process.
 
     Raises:
       WorkdirError: the logs cannot be written.
@@ -100,8 +100,8 @@ class HostAgent:
         """Start a role; `wait` tells when it is there.
 
         Where it runs already, the order was given before the word of its start arrived. Two processes of one role would
-        work against each other, and the one that runs is not what was ordered last. So it is killed; its end is told,
-        and answered by another order.
+        work against each other, and the one that runs is not what was ordered last. So it is killed; its end is
+        reported, and answered by a new order.
         """
         if (running := self._roles.get(order.key)) is not None:
             running.kill()
@@ -136,7 +136,7 @@ class HostAgent:
         """Wait until something happens, and return it.
 
         Args:
-          secs: to wait at most.
+          secs: longest wait in seconds.
           wake_fd: ends the wait when it can be read; it is emptied.
         """
         poll = select.poll()

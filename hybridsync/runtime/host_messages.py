@@ -98,9 +98,9 @@ class Ended:
 
     Attributes:
       code: its exit code, negative for a signal.
-      lived_secs: from the order to start it until its end.
-      unit: that a worker was computing; -1 for none.
-      knew_chief: whether it lived when it was told where the chief serves.
+      lived_secs: seconds from the order to start it until its end.
+      unit: unit that a worker was computing; -1 for none.
+      knew_chief: whether it was alive when the chief's address was sent to it.
     """
 
     role: str

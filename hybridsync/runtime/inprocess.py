@@ -50,11 +50,11 @@ class InProcess:
     """One run in this process.
 
     Args:
-      opening: where the run begins.
+      opening: the opened run, with its starting state.
       recorder: events, metrics, timeline, progress.
-      clock: for everything that reads time.
+      clock: clock for everything that reads time.
       hooks: (function, every so many units).
-      collectives: how the workers' threads sum and average among themselves.
+      collectives: collectives by which the workers' threads sum and average among themselves.
     """
 
     def __init__(

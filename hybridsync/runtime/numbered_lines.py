@@ -1,6 +1,6 @@
 r"""Numbers lines of text, so that each arrives once and in order, whatever is lost, repeated or overtaken. Pure.
 
-The sender keeps each line until the receiver has said that it has it. The receiver takes what continues its count.
+The sender keeps each line until the receiver has acknowledged it. The receiver takes what continues its count.
 
 >>> sent, received = SentLines("orders"), ReceivedLines("orders")
 >>> sent.add("a"); sent.add("b")

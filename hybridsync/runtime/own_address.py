@@ -32,10 +32,10 @@ def own_address(
     to it yet. The head waits for its own name as well.
 
     Args:
-      place: of this host.
-      look_secs: how long it is tried.
+      place: place of this host in the run.
+      look_secs: longest search for an address, in seconds.
       say: shows a line to the user.
-      clock: for that time.
+      clock: clock for the search.
       wait: lets so many seconds pass.
 
     Raises:
@@ -62,7 +62,7 @@ def _address(place: Place) -> str:
     """Return the address.
 
     Raises:
-      OSError: the head's name has none, or there is no way to it.
+      OSError: the head's name has no address, or there is no route to it.
       AddressError: other hosts do not reach it.
     """
     host, _, port = place.head.rpartition(":")

@@ -15,7 +15,7 @@ class Placement:
 
     Args:
       assignment: which host runs a role.
-      hosts: of the run.
+      hosts: hosts of the run.
       running: the roles that run, as their owner changes them.
       awaited: hosts that never were there, and whose roles wait for them, as their owner changes them.
     """

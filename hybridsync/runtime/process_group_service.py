@@ -10,7 +10,8 @@ from hybridsync.runtime.wiring.collectives import collectives_of
 LINGER_SECS = 5.0
 """How long a former group is served on.
 
-A call of a worker that was killed may still be under way in it, and ends this process if the service stops right then.
+A call of a worker that was killed may still be in progress in it, and ends this process if the service stops right
+then.
 """
 
 
@@ -18,18 +19,18 @@ class ProcessGroupService:
     """Serves a process group, and the next one when its meshes are used up.
 
     Args:
-      collective: how the workers sum among themselves.
-      addresses: where it may be served.
-      lease_secs: how long a worker that was given up may live on, on a host that does not hear it.
-      is_needed: whether workers are to sum among themselves. While they are not, nothing is served: what listens here
-        neither encrypts nor asks who calls.
+      collective: kind of collectives among the workers.
+      addresses: addresses at which the group may be served.
+      lease_secs: seconds that a worker that was given up may live on, on a host that does not hear it.
+      is_needed: whether workers are to sum among themselves. While they are not, nothing is served: the listening
+        socket neither encrypts nor authenticates its callers.
 
     Attributes:
-      address: where the workers join the present group; "" before there is one.
+      address: address at which the workers join the present group; "" before there is one.
       slots: numbers of the workers that have a place in it, ascending.
       is_complete: whether every slot has joined it once, or, with shared memory or none served, whether one has.
       was_complete: whether this group is complete, or a former one was.
-      is_needed: as given; whoever sets it has another group served then.
+      is_needed: as given; setting it has a new group served.
     """
 
     def __init__(

@@ -65,27 +65,28 @@ class Launch:
 
     Args:
       loaded: the configuration file, with all overrides applied.
-      file: its path as given.
-      workdir: where everything is left.
+      file: path of the configuration file, as given.
+      workdir: folder for everything that the run writes.
       resume: "auto", "must" or "never".
       init_from: workdir of a run to start from.
       convert_units: allow a resume with another unit size.
       bind: address at whose ports the roles serve; "" for sockets, which no other user can reach.
-      port: of the chief; 0 takes a free one. Another one is of 127.0.0.1 where no address is given.
-      collective: how workers sum among themselves: "auto", "host" or "shm".
-      link: how buffers go between processes: "auto", "grpc", "shm" or "tcp".
-      threads_per_role: with which XLA computes in each role; 0 is a share of the cores (see `share_of_cores`).
+      port: port of the chief; 0 takes a free one. Any other port is one of 127.0.0.1 if no address is given.
+      collective: kind of collectives among the workers: "auto", "host" or "shm".
+      link: kind of links that carry buffers between processes: "auto", "grpc", "shm" or "tcp".
+      threads_per_role: number of threads with which XLA computes in each role; 0 is a share of the cores (see
+        `share_of_cores`).
       compilation_cache: folder of compiled programs, "off", or "" for the user's (see `open_cache`).
-      metrics_port, metrics_bind: where Prometheus finds the run's figures; 0 for nowhere.
+      metrics_port, metrics_bind: port and address at which Prometheus finds the run's figures; port 0 for none.
       argv: the flags, handed on to every role.
       program: module that plays the roles.
       cluster: this host's place among several; None for a run on one host.
 
     Raises:
       AddressError: `bind` is not a loopback address.
-      ConfigError: `port`, `metrics_port` or `threads_per_role` is no such number, both ports are one, the link does
-        not suit where the roles serve, the plan names an unknown protocol, or one that cannot work with the workers or
-        the policies.
+      ConfigError: `port`, `metrics_port` or `threads_per_role` is out of range, both ports are one, the link does not
+        suit where the roles serve, the plan names an unknown protocol, or one that cannot work with the workers or the
+        policies.
     """
 
     loaded: LoadedConfig
@@ -234,7 +235,7 @@ def _supervise_locked(
         )
 
     def connect(address: str) -> SupervisorPort:
-        # grpc, behind the start of the fork server
+        # grpc, after the start of the fork server
         from hybridsync.runtime.wiring.transport import GRPC, transport_of
 
         return transport_of(GRPC, keys.own).chief(address, deadline_secs=5.0)

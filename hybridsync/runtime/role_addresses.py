@@ -13,13 +13,13 @@ class RoleAddresses:
     """Holds the addresses of a run's roles on this host.
 
     Args:
-      host: whose ports they serve at; "" for sockets, which no other user can reach. What the workers join is served
-        on a socket in any case, where there is a place for it.
-      port: of the chief; 0 takes a free one.
-      num_hosts: of the run; on several, everything is at ports of this one's address.
+      host: address at whose ports the roles serve; "" for sockets, which no other user can reach. The process group is
+        served on a socket in any case, if there is a place for it.
+      port: port of the chief; 0 takes a free one.
+      num_hosts: number of hosts of the run; on several, everything is at ports of this one's address.
 
     Attributes:
-      host: carries what knows TCP alone.
+      host: address for services that support TCP only.
 
     Raises:
       AddressError: there is no place for sockets, and no host.

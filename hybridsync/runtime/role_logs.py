@@ -14,7 +14,7 @@ class Logs:
     """Opens log files; says once that they cannot be written.
 
     Args:
-      folder: of the logs; exists.
+      folder: folder of the logs; exists.
       say: shows a line to the user.
     """
 
@@ -32,7 +32,7 @@ class Logs:
           OSError: this process cannot open any file.
         """
         try:
-            make_directory(path.parent)  # somebody may have removed it
+            make_directory(path.parent)  # the user may have removed it
             return open(path, "ab", opener=private)
         except OSError as error:
             if not self._said:

@@ -2,13 +2,13 @@
 
 A child finds its role in the environment and reads JSON lines from stdin: its `RoleSpec` at once, and, unless it is the
 chief, {"chief": address} once the chief serves. Until then it prepares what needs no chief. {"keys": ...} may come at
-any time behind its spec, with what it proves itself with from then on. It reports JSON lines on an inherited pipe:
+any time after its spec, with the keys that the role uses from then on. It reports JSON lines on an inherited pipe:
 
     {"address": "unix:/run/chief"}          the chief serves there
     {"renew": true}                         the chief wants every worker to start again, in a new process group
     {"joined": "unix:/run/group-1"}         this worker, and so every worker, has joined the group that is served there
-    {"stop": true}                          the run's user has it stopped: the next chief is to be told, too
-    {"over": true}                          the chief says that workers which end now are not to be replaced
+    {"stop": true}                          the run's user has it stopped: the next chief has to know it, too
+    {"over": true}                          the chief reports that workers which end now are not to be replaced
     {"error": "...", "exit_code": 1}        why this role is about to exit; the supervisor prints it, once
 """
 
@@ -65,23 +65,23 @@ class RoleSpec:
 
     Attributes:
       role: "chief", "server" or "worker".
-      role_id: its number among its kind.
+      role_id: index of the role within its kind.
       restart_count: how many processes had this place before; a worker with `restart_count > 0` is reborn.
       coordinator: address of the process group's coordination service; `NO_GROUP` where none is served.
       workdir: absolute path.
-      num_workers: of the run.
-      num_servers: of the run.
+      num_workers: number of workers of the run.
+      num_servers: number of servers of the run.
       host: the address that collectives over TCP bind to.
-      collective: how the workers sum among themselves, "host" or "shm".
+      collective: kind of collectives among the workers, "host" or "shm".
       num_devices: local devices of each worker, among which a mesh of the process group chooses.
-      num_threads: with which XLA computes in each role; None leaves it to XLA.
+      num_threads: number of threads with which XLA computes in each role; None leaves it to XLA.
       slots: workers that the process group has a place for, ascending; () for all.
-      listen: where this role serves.
-      link: how buffers go between processes, "grpc", "shm" or "tcp".
-      keys: what it proves itself with, until it is told of others.
+      listen: address at which this role serves.
+      link: kind of links that carry buffers between processes, "grpc", "shm" or "tcp".
+      keys: keys of the role, until it gets new ones.
       compilation_cache: folder of compiled programs; "" for what JAX itself keeps.
       sums_refused: why workers may not sum among themselves, for the chief; "" where they may.
-      lock_nonce: of the workdir's lock, of which the chief has the descriptor; "" where nobody has locked it.
+      lock_nonce: nonce of the workdir's lock, of which the chief has the descriptor; "" if the workdir is not locked.
     """
 
     role: str
@@ -136,8 +136,8 @@ class Child:
 
     Attributes:
       role: "chief", "server" or "worker".
-      role_id: its number among its kind.
-      lock_fd: of the workdir's lock, which the supervisor holds; None where it does not.
+      role_id: index of the role within its kind.
+      lock_fd: file descriptor of the workdir's lock, which the supervisor holds; None where it does not.
     """
 
     def __init__(self, role: str, role_id: int, report_fd: int, unit_fd: int, lock_fd: int | None = None) -> None:
@@ -178,7 +178,7 @@ class Child:
         """Wait for what the supervisor wants of this process.
 
         Raises:
-          WaitTimeout: the supervisor has not said it in time.
+          WaitTimeout: the supervisor has not sent it in time.
           RoleLost: the supervisor closed the line.
         """
         told = self._next_line(timeout_secs, "the supervisor to say what to do")

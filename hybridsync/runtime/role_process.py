@@ -25,14 +25,14 @@ class RoleProcess:
     progress line); all else goes to the log. It dies with this process.
 
     Args:
-      fork_server_client: starts it.
+      fork_server_client: client of the fork server that starts the process.
       role: "chief", "server" or "worker".
-      role_id: its number among its kind.
+      role_id: index of the role within its kind.
       restart_count: how many processes had this place before.
-      log_path: appended to.
+      log_path: path of the log; appended to.
       open_log: opens a log at its end.
-      lock_fd: of the workdir's lock, which this role holds, too.
-      num_threads: with which XLA computes in it; None leaves it to XLA.
+      lock_fd: file descriptor of the workdir's lock, which this role holds, too.
+      num_threads: number of threads with which XLA computes in it; None leaves it to XLA.
 
     Attributes:
       role: as given.
@@ -42,7 +42,7 @@ class RoleProcess:
       pidfd: readable once the process has ended.
       report_fd: readable when it has reported.
       reports_ended: it has closed its end, so that `report_fd` stays readable.
-      unit: that a worker was computing when it ended; -1 for none, and before it is reaped.
+      unit: unit that a worker was computing when it ended; -1 for none, and before it is reaped.
 
     Raises:
       RoleLost, WaitTimeout: it cannot be started.

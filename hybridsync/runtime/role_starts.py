@@ -35,13 +35,13 @@ class Starts:
     """Starts roles in the order in which they were asked for. To be made on the main thread.
 
     Args:
-      command: of the fork server that roles are forked from (see `ForkServerClient`).
-      logs: of the roles.
+      command: command of the fork server that roles are forked from (see `ForkServerClient`).
+      logs: logs of the roles.
       say: shows a line to the user.
-      again_secs: how long it is tried to start a role.
-      lock_fd: of the workdir's lock, which each chief holds as well; None where nobody has locked it.
-      log_suffix: at the name of the fork server's log.
-      watchdog: of this process.
+      again_secs: seconds for which the start of a role is tried.
+      lock_fd: file descriptor of the workdir's lock, which each chief holds as well; None if the workdir is not locked.
+      log_suffix: suffix of the name of the fork server's log.
+      watchdog: watchdog of this process.
 
     Raises:
       OSError: the fork server cannot be started.

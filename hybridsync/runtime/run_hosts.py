@@ -47,11 +47,11 @@ class RunHosts:
     """Passes orders to the hosts, and brings what they tell.
 
     Args:
-      agent: of this host.
-      slots: how many workers this host may have.
-      num_hosts: of the run.
-      sessions: of the other hosts' agents; None where there is no other host.
-      clock: for how long a host has been away.
+      agent: agent of this host.
+      slots: maximum number of workers on this host.
+      num_hosts: number of hosts of the run.
+      sessions: sessions of the other hosts' agents; None if there is no other host.
+      clock: clock for how long a host has been away.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RunHosts:
         self._slots = {HEAD: slots}
         self._away_since = dict.fromkeys(range(1, num_hosts), clock.monotonic())
         self._chief_address = ""
-        self._later: list[tuple[int, SessionNews]] = []  # of sessions that follow one whose end was told last
+        self._later: list[tuple[int, SessionNews]] = []  # of sessions that follow one whose end was reported last
 
     def slots(self) -> Mapping[int, int]:
         """Return how many workers each host that is there may have."""
@@ -115,8 +115,8 @@ class RunHosts:
     def wait(self, secs: float, wake_fd: int) -> list[tuple[int, HostEvent]]:
         """Wait until something happens, and return it with its host (see `HostAgent.wait`).
 
-        A host that is lost and comes back at once is told of as lost first, and as back by the next call. What is
-        ordered while its loss is heeded would reach the new session otherwise, and be ordered once more.
+        A host that is lost and comes back at once is reported as lost first, and as back by the next call. Otherwise an
+        order that is given while its loss is handled would reach the new session, and be given once more.
         """
         events: list[tuple[int, HostEvent]] = [
             (HEAD, event) for event in self._agent.wait(0.0 if self._later else secs, wake_fd)
@@ -145,7 +145,7 @@ class RunHosts:
         assert self._sessions is not None
         try:
             event = event_of(line)
-        except InvalidMessage as error:  # an agent that says such things is no reason to end the run
+        except InvalidMessage as error:  # an agent that sends such lines is not a reason to end the run
             self._sessions.end_session(host, str(error))
             return None
         if isinstance(event, Leaving):

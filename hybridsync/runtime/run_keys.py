@@ -1,7 +1,7 @@
 """What the roles of a run prove themselves with: its token, and their certificates, drawn anew from time to time.
 
 The head's supervisor holds it. A run on several hosts gets a new token, and each of its roles a new certificate, every
-eight hours, and whenever a file in the head's folder is another one. Certificates of roles are good for a day.
+eight hours, and whenever a file in the head's folder changes. Certificates of roles are good for a day.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class HeadFolder(KeyFiles[HeadKeys]):
     """Reads the head's folder, and reads it again when it changes.
 
     Args:
-      folder: with the authority's key, the head's certificate, and what was revoked.
+      folder: folder with the authority's key, the head's certificate, and the list of revoked certificates.
       say: shows a line to the user.
 
     Raises:
@@ -77,12 +77,12 @@ class RunKeys:
     """Draws a run's token and has its roles' certificates issued.
 
     Args:
-      folder: of the head; None for a run on one host, which has a token alone and is never given another one.
-      clock: for when new ones are due; its wall clock, because a machine that slept has certificates out of date.
+      folder: the head's folder; None for a run on one host, which has a token alone and never gets another one.
+      clock: clock for when new ones are due; its wall clock, because a machine that slept has certificates out of date.
 
     Attributes:
-      own: what the supervisor itself calls the roles with.
-      to_agents: what agents meet at the head: its certificate, and no question for a token.
+      own: keys with which the supervisor itself calls the roles.
+      to_agents: keys that the head shows to agents: its certificate, and no token.
     """
 
     def __init__(self, folder: HeadFolder | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -122,7 +122,7 @@ class RunKeys:
             self._is_asked = True
             self.to_agents.exchange("", self._folder.found.credentials)
             revoked = self._revocations.replace(self._folder.found.revoked)
-        age = abs(self._clock.wall() - self._drawn_at)  # a clock that was put back says nothing of what is due
+        age = abs(self._clock.wall() - self._drawn_at)  # a clock that was put back does not show what is due
         is_due = age >= RENEW_SECS or (self._is_asked and age >= LEAST_SECS)
         if is_due:
             self._drawn_at, self._is_asked = self._clock.wall(), False

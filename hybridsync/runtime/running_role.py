@@ -15,11 +15,11 @@ class RunningRole:
 
     Attributes:
       role: "chief", "server" or "worker".
-      role_id: its number among its kind.
+      role_id: index of the role within its kind.
       restart_count: how many processes had this place before.
       pid: process id, on its host.
-      host: on which it runs.
-      quarantine: why nobody takes its place when it has ended; "" where somebody does.
+      host: index of the host on which it runs.
+      quarantine: reason why no process takes its place when it has ended; "" if a new one does.
       error: (message, exit code) that it reported, None if it did not.
     """
 

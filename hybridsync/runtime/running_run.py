@@ -29,12 +29,12 @@ def explained(workdir: Path) -> Iterator[None]:
 
     Raises:
       NotRunning: the run ended meanwhile.
-      RoleLost, WaitTimeout: it goes on, and its chief gave no answer.
+      RoleLost, WaitTimeout: the run continues, and its chief gave no answer.
     """
     try:
         yield
     except (RoleLost, WaitTimeout):
-        read_control(workdir)  # raises where there is no run any more
+        read_control(workdir)  # raises if the run has ended
         raise
 
 
@@ -42,8 +42,8 @@ def await_end(control: Control, secs: float) -> bool:
     """Wait up to `secs` until the supervisor of a run has ended; returns whether it has.
 
     Args:
-      control: of the run.
-      secs: at most; the process's own end is waited for, which costs nothing meanwhile.
+      control: control file of the run.
+      secs: longest wait in seconds; the process's own end is waited for, which costs nothing meanwhile.
     """
     try:
         pidfd = os.pidfd_open(control.pid)
@@ -52,7 +52,7 @@ def await_end(control: Control, secs: float) -> bool:
     try:
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
-        # Asked behind the opening: the number may have come again by then.
+        # Checked after the opening: the number may have come again by then.
         return not control.is_alive or bool(poll.poll(secs * 1000))
     finally:
         os.close(pidfd)
@@ -62,7 +62,7 @@ def running(workdir: Path) -> Control | None:
     """Return how a run's chief is reached; None where the run is not running.
 
     Raises:
-      WorkdirError: there is no such folder, or its control file is not this user's alone.
+      WorkdirError: the folder does not exist, or its control file is not this user's alone.
     """
     try:
         return read_control(workdir)

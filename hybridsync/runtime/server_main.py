@@ -46,11 +46,11 @@ def run_server(spec: RoleSpec, keys: Keyring, run: Run, chief_address: Callable[
     """Serve until the chief says that the run is over, and return the exit code.
 
     Args:
-      spec: who this is and where the others are.
-      keys: of this process.
+      spec: role of this process, and the addresses of the others.
+      keys: keys of this process.
       run: what to run.
-      chief_address: waits until the chief serves, and returns where; called once the programs are compiled.
-      watchdog: of this process.
+      chief_address: waits until the chief serves, and returns its address; called once the programs are compiled.
+      watchdog: watchdog of this process.
 
     Raises:
       HybridSyncError: the chief refused this process or is gone, or the servers cannot go on together.
@@ -123,7 +123,7 @@ def run_server(spec: RoleSpec, keys: Keyring, run: Run, chief_address: Callable[
     if not over.wait(RUN_SECS):
         raise WaitTimeout(f"server {spec.role_id} served for {RUN_SECS:g} s and the chief has not ended the run")
     serving.stop()
-    readers.close()  # a state that is being fetched is for nobody any more, and the process would wait for it
+    readers.close()  # a state that is being fetched is not needed any more, and the process would wait for it
     if failure:
         raise failure[0]
     return 0

@@ -1,7 +1,7 @@
 """Makes the folder for the sockets of one run on this host, which no other user can enter, and removes abandoned ones.
 
 The sockets lie neither in the workdir, whose path may be longer than a socket's can be and whose file system may know
-no sockets, nor below XDG_RUNTIME_DIR, which ends with the user's last session while a run under nohup goes on.
+no sockets, nor below XDG_RUNTIME_DIR, which ends with the user's last session while a run under nohup continues.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _SAFE = re.compile(r"[A-Za-z0-9._/+=@-]+")
 class SocketFolder:
     """Is a folder of mode 0700, locked for as long as it is in use; made at once.
 
-    A marked folder without its lock was left by a process that was killed. Whoever makes one removes those of this user
-    and this boot; of them only sockets and the mark, so that nobody's files can be lost. The lock is on the folder
-    itself, which also keeps systemd-tmpfiles from removing it from a run of many days.
+    A marked folder without its lock was left by a process that was killed. A process that makes a folder removes those
+    of this user and this boot; of them only sockets and the mark, so that no other files can be lost. The lock is on
+    the folder itself, which also keeps systemd-tmpfiles from removing it from a run of many days.
 
     Args:
-      parents: where it may be made, the first that will do; () for TMPDIR, /tmp and /var/tmp.
+      parents: folders in which it may be made, the first that will do; () for TMPDIR, /tmp and /var/tmp.
 
     Raises:
       AddressError: none of them will do.
@@ -104,7 +104,7 @@ def _make(parent: Path) -> tuple[Path, int]:
             probe.bind(str(path / _LONGEST_NAME))
         os.unlink(path / _LONGEST_NAME)
         mark = os.open(path / _MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        with open(mark, "w") as file:  # behind the lock: nobody takes it for an abandoned one before
+        with open(mark, "w") as file:  # after the lock: before, it would look abandoned
             os.fchmod(mark, stat.S_IRUSR | stat.S_IWUSR)
             file.write(boot_id())
     except BaseException:
@@ -135,5 +135,5 @@ def _remove(folder: Path) -> None:
             with contextlib.suppress(FileNotFoundError):  # its server has removed it meanwhile
                 if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
                     os.unlink(entry.path)
-        (folder / _MARK).unlink(missing_ok=True)  # the last: where this is cut short, the next launch goes on
+        (folder / _MARK).unlink(missing_ok=True)  # the last: the next launch completes an interrupted removal
         os.rmdir(folder)

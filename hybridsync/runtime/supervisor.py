@@ -1,9 +1,9 @@
 """Parent process of a run's roles: decides what is started, killed and started again. Imports neither jax nor orbax.
 
-One loop on the main thread waits for what the hosts' agents tell (see host_agent.py) and for signals. All roles start
-at once, and each is told at once what to do; when the chief serves, the others are told where. A role that dies is
-reported and replaced; a chief comes back at its former address. What happens while it is away is kept for it. A worker
-that fails again and again by itself is quarantined: the others go on without it.
+One loop on the main thread waits for events of the hosts' agents (see host_agent.py) and for signals. All roles start
+at once, and each gets its spec at once; when the chief serves, the others get its address. A role that dies is reported
+and replaced; a chief comes back at its former address. What happens while it is away is kept for it. A worker that
+fails again and again by itself is quarantined: the others continue without it.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class Supervisor:
 
     Args:
       spec: what to supervise.
-      connect: makes the way to the chief from its address; every call on it has a deadline.
+      connect: makes a connection to the chief from its address; every call on it has a deadline.
       say: shows a line to the user.
-      lock_fd: of the workdir's lock, which each chief holds as well; None where nobody has locked it.
-      serve_head: serves the head, for the agents of further hosts; not called where there are none.
+      lock_fd: file descriptor of the workdir's lock, which each chief holds as well; None if the workdir is not locked.
+      serve_head: serves the head, for the agents of further hosts; not called if there are none.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Supervisor:
         self._roles: dict[Key, RunningRole] = {}
         self._ended_early: list[tuple[RunningRole, Ended]] = []  # before the chief served
         self._restart_counts: dict[Key, int] = {}
-        self._given_up = set[Process]()  # whose start has not been told yet
+        self._given_up = set[Process]()  # whose start is not reported yet
         self._chief_address = ""
         self._chief_serves = False
         self._crash_loop = CrashLoop()
@@ -109,7 +109,7 @@ class Supervisor:
         """Start every role and watch until the run ends; returns the exit code for this process.
 
         Signals: SIGTERM or SIGINT asks the chief to save and leave; a second one kills everything at once. SIGHUP asks
-        as well, unless it is ignored, as by nohup: a closing terminal may send several, and a SIGTERM behind them.
+        as well, unless it is ignored, as by nohup: a closing terminal may send several, and a SIGTERM after them.
 
         Raises:
           WorkdirError: the workdir cannot be written.
@@ -312,7 +312,8 @@ class Supervisor:
     def _lost(self, ended: Ended) -> None:
         """Take an ended role off; what it means is decided once the chief serves.
 
-        The chief checks all that a run can be refused for. Its word comes first, whoever else failed of the same.
+        The chief checks everything that a run can be refused for. Its error comes first, whichever other role failed
+        for the same reason.
         """
         role = self._roles.pop((ended.role, ended.role_id))
         if role.role == "chief" or self._chief_address:
@@ -406,11 +407,14 @@ class Supervisor:
         if self._chief_address:
             self._leaving = code, SYSTEM_CLOCK.monotonic() + self._spec.grace_secs
             self._agent.discard()
-        else:  # the others wait to be told where it serves
+        else:  # the others wait for its address
             self._exit_code = code
 
     def _restart_chief(self, reason: str) -> None:
-        """Start the next chief; what only the memory of the last one held is told, or done, again."""
+        """Start a replacement chief.
+
+        Resends the events and repeats the actions that only the old chief's memory held.
+        """
         self._outbox.repeat()
         self._start_again("chief", 0, reason)
         self._over = False

@@ -22,24 +22,24 @@ class SupervisorSpec:
       num_workers: worker processes.
       num_servers: server processes.
       host: address at whose ports the roles serve; "" for sockets, which no other user can reach.
-      port: of the chief, where there is a host; 0 takes a free one.
-      keys: what the run's roles prove themselves with.
+      port: port of the chief, where there is a host; 0 takes a free one.
+      keys: keys of the run's roles.
       command: program of every role.
-      start_secs: until the chief must serve.
-      preempt_secs: until the chief must have saved and left, once asked to.
-      grace_secs: for the others to leave when the chief has.
-      start_again_secs: how long it is tried to start a role for which there is no process or memory.
-      collective: how workers sum among themselves: "auto", "host" or "shm".
-      link: how buffers go between processes: "auto", "grpc", "shm" or "tcp".
+      start_secs: seconds until the chief must serve.
+      preempt_secs: seconds until the chief must have saved and left, once asked to.
+      grace_secs: seconds for the others to leave when the chief has.
+      start_again_secs: seconds for which the start of a role is tried again while there is no process or memory for it.
+      collective: kind of collectives among the workers: "auto", "host" or "shm".
+      link: kind of links that carry buffers between processes: "auto", "grpc", "shm" or "tcp".
       num_devices: local devices of each worker; None for as many as the collectives need.
-      num_threads: with which XLA computes in each role; None leaves it to XLA.
+      num_threads: number of threads with which XLA computes in each role; None leaves it to XLA.
       compilation_cache: folder of compiled programs, checked; "" for what JAX itself keeps.
-      min_workers: with how many workers the run begins, where hosts are missing; 0 for all.
-      num_hosts: of the run; agents of all but this one attach to its head.
-      head: address, host:port, at which they do; "" where there is one host.
-      config_digest: of the configuration, which all of them must have.
-      slots: how many workers this host may have; 0 for its share.
-      lease_secs: how long an agent may be silent before its host counts as lost.
+      min_workers: number of workers with which the run begins if hosts are missing; 0 for all.
+      num_hosts: number of hosts of the run; agents of all but this one attach to its head.
+      head: address of the head, host:port, at which the agents attach; "" for one host.
+      config_digest: digest of the configuration, which all hosts must have.
+      slots: maximum number of workers on this host; 0 for its share.
+      lease_secs: seconds that an agent may be silent before its host counts as lost.
       patience_secs: how long a role waits for its host, before it starts on another one; and in the middle of a run,
         how long workers that are to meet wait for a host that is away.
       attach_secs: how long the first step waits for a host, before its roles start on others, the run begins with
@@ -47,7 +47,7 @@ class SupervisorSpec:
       settle_secs: how long the run waits for further hosts, when it could begin with fewer.
       needs_process_group: whether workers find a process group when they start, or only once a phase needs it.
       sums_refused: why workers may not sum between the run's hosts, for the chief; "" where they may.
-      lock_nonce: of the workdir's lock, for the chief; "" where nobody has locked it.
+      lock_nonce: nonce of the workdir's lock, for the chief; "" if the workdir is not locked.
       lock_lost: returns why the workdir is another run's by now, "" while it is not; asks no disk.
     """
 

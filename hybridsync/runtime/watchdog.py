@@ -51,9 +51,9 @@ class Watchdog:
 
     Args:
       who: the role, for the log.
-      tell: called with what is overdue before the process ends.
-      floor_secs: no limit is shorter.
-      clock: for the limits.
+      tell: called with the overdue piece of work before the process ends.
+      floor_secs: minimum of all limits, in seconds.
+      clock: clock for the limits.
       leave: ends the process.
     """
 

@@ -61,13 +61,13 @@ def run_worker(
     """Join the process group, train until the chief says that the run is over, and return the exit code.
 
     Args:
-      spec: who this is and where the others are.
-      keys: of this process.
-      make_run: builds task and optimizer; called behind the join, because it may touch JAX.
-      chief_address: waits until the chief serves, and returns where; called once the programs are compiled.
-      at_unit: leaves behind which unit is computed, should this process end on it.
-      report: tells the supervisor: {"joined": ...} once its collectives wait for no other worker any more.
-      watchdog: of this process.
+      spec: role of this process, and the addresses of the others.
+      keys: keys of this process.
+      make_run: builds task and optimizer; called after the join, because it may touch JAX.
+      chief_address: waits until the chief serves, and returns its address; called once the programs are compiled.
+      at_unit: records which unit is computed, should this process end on it.
+      report: sends a report to the supervisor: {"joined": ...} once its collectives wait for no other worker any more.
+      watchdog: watchdog of this process.
 
     Raises:
       HybridSyncError: refused input, or the run could not go on.
@@ -99,7 +99,7 @@ def run_worker(
         wires = {stage.wire_dtype for stage in run.stages} - {FLOAT32}
         several = run.config.policy.assigns_several
         warm_up(programs, several=several, local_updates=local_updates, wires=wires)
-        if spec.restart_count == 0:  # its members meet when a phase names it: nobody waits here for one that has died
+        if spec.restart_count == 0:  # its members meet when a phase names it: none waits here for one that has died
             collectives.prepare(
                 sums=any(stage.mode.moves_together for stage in run.stages),
                 groups=any(stage.mode.has_group_rounds for stage in run.stages),
@@ -123,7 +123,7 @@ def run_worker(
     chief = ReconnectingChiefClient(transport.chief(chief_at, CHIEF_SECS), hello_now)
 
     def ended(error: HybridSyncError | None) -> None:
-        if error is not None:  # the main thread may hang in a collective, or train for nobody
+        if error is not None:  # the main thread may hang in a collective, or train in vain
             logging.error("worker %d ends: %s", spec.role_id, error)
             logging.flush()
             os._exit(EXIT_FAILED)
@@ -170,7 +170,7 @@ def warm_up(
     Neither is bound to a device, so that one compiled program takes both.
 
     Args:
-      programs: of the run.
+      programs: programs of the run.
       several: whether a member may take several units of a lock-step step, whose gradients it sums up.
       local_updates: of the plan's phases with local updates, whether a push replaces the servers' parameters.
       wires: what the parameters of the plan's phases travel as.

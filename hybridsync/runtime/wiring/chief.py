@@ -36,19 +36,19 @@ class ChiefRole:
     """The parts of a chief. Roles can register once it is made; `controller` takes the run to its end.
 
     Args:
-      opening: where the run begins.
-      layout: of the training state.
-      clock: for everything that reads time.
+      opening: the opened run, with its starting state.
+      layout: layout of the training state.
+      clock: clock for everything that reads time.
       threads: the other roles are threads of this process. They cannot die unnoticed, no process can take their
         place, and they share one store, whatever number of servers the run is configured for.
       restarted: another chief served this run before, whose roles may still train.
       evict: has the process of a role ended that is given up.
-      ask_stop: tells whoever starts this process that the run's user has it stopped.
+      ask_stop: notifies the process that starts chiefs that the run's user has it stopped.
       allocate: makes what the kept state is read from (see `SnapshotBuffer`).
 
     Attributes:
-      chief: what roles call.
-      committed: the newest committed state, for when nobody holds a newer one.
+      chief: the object that roles call.
+      committed: the newest committed state, used if no role holds a newer one.
     """
 
     def __init__(
@@ -109,14 +109,14 @@ class ChiefRole:
         """Return what takes the run through its phases.
 
         Args:
-          address: where others read the kept state.
+          address: address at which others read the kept state.
           recorder: events, metrics, timeline, progress.
-          servers: address -> server, called when they are needed.
-          holder_at: address -> role that can take a snapshot of the state.
+          servers: returns the servers by address; called when they are needed.
+          holder_at: returns the role at an address that can take a snapshot of the state.
           hooks: (function, every so many units).
           renew: has every worker's process started again (see `assemble`).
           num_devices: local devices of each worker, among which a communicator chooses.
-          watchdog: of the process.
+          watchdog: watchdog of the process.
         """
         opening, clock = self._opening, self._clock
         run, control = opening.run, self.chief.control

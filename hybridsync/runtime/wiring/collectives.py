@@ -34,7 +34,7 @@ def choose(asked: str, num_workers: int, *, sockets: bool) -> str:
 
     Args:
       asked: one of `CHOICES`.
-      num_workers: of the run.
+      num_workers: number of workers of the run.
       sockets: whether there is a folder for sockets.
 
     Raises:

@@ -23,7 +23,7 @@ def primary_services(
     """Return what a primary offers, behind the links between workers and their parameters where a run emulates some.
 
     Args:
-      run: that it takes part in.
+      run: run that the server takes part in.
       programs: the compiled programs of the whole run.
       primary: decides and updates.
       clock: paces transfers.
@@ -44,8 +44,8 @@ def server_port(
     """Return a server's port behind the links that a run emulates, or as it is where the run emulates none.
 
     Args:
-      port: of the server.
-      run: that it takes part in.
+      port: port of the server.
+      run: run that the server takes part in.
       programs: the compiled programs of the whole run.
       clock: paces transfers.
       sizes: bytes of a contribution, and of the parameters, in the phase that is served; None for the largest.

@@ -24,7 +24,7 @@ def transport_of(kind: str, keys: Keyring) -> Transport:
     Args:
       kind: "grpc"; "shm" where buffers stay in memory that the processes of a host share; or "tcp" where they go over
         sockets of their own, between hosts.
-      keys: of this process.
+      keys: keys of this process.
     """
     return {GRPC: _grpc, SHARED_MEMORY: _shared_memory, TCP: _tcp}[kind](keys)
 
@@ -33,7 +33,7 @@ def head_transport(keys: Keyring) -> HeadTransport:
     """Return how the agents of a run's hosts reach its head: by certificates alone.
 
     Args:
-      keys: of this process, without a token.
+      keys: keys of this process, without a token.
     """
     from hybridsync.transport.grpc.transport import GrpcTransport
 

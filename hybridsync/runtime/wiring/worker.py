@@ -46,15 +46,15 @@ def worker_loop(
     """Return the loop of one worker over its phases, with a runner for each mode.
 
     Args:
-      run: that it takes part in.
-      worker: id.
+      run: run that the worker takes part in.
+      worker: id of the worker.
       programs: the compiled programs.
-      recorder: of this worker.
-      chief: gives it work.
-      replica: of this worker (shared by all workers of one process).
+      recorder: recorder of this worker.
+      chief: the chief, which leases units to the worker.
+      replica: replica of this worker (shared by all workers of one process).
       communicator_of: the phase -> how its members sum and average.
       link_of: the phase -> the link to its servers.
-      ahead: runs lease renewals beside the training; None asks when there is nothing left.
+      ahead: runs lease renewals in the background of the training; None asks when there is nothing left.
     """
     config = run.config
     communicator_of = emulated_collectives(run, programs, communicator_of, recorder.clock)
@@ -73,7 +73,7 @@ def emulated_collectives(run: Run, programs: Programs, communicator_of: Communic
     """Return a worker's collectives behind the links that a run emulates, or as they are where it emulates none.
 
     Args:
-      run: that it takes part in.
+      run: run that the worker takes part in.
       programs: the compiled programs.
       communicator_of: the phase -> how its members sum and average.
       clock: paces the collectives.
