@@ -1,10 +1,10 @@
 """Exchanges the authority of a cluster in three steps, between which both are trusted.
 
-1. `begin` makes the next authority beside the present one. `ca.pem` has both from then on.
-2. `use` lets the next one sign: everybody trusts it by then.
-3. `end` takes the former one out of `ca.pem`: nobody has a certificate of it by then.
+1. `begin` makes the next authority in addition to the present one. `ca.pem` has both from then on.
+2. `use` lets the next one sign: all hosts trust it by then.
+3. `end` takes the former one out of `ca.pem`: no host has a certificate of it by then.
 
-Behind each step every host needs its folder anew, and a running job takes it up. Importing this needs the package
+After each step every host needs its folder anew, and a running job takes it up. Importing this needs the package
 `cryptography`.
 """
 

@@ -18,7 +18,7 @@ class Rule:
 
     Args:
       callers: roles, or names of single ones, as `Identity.name` writes them.
-      names_sender: whether the message says from whom it is, which has to be the certificate's holder.
+      names_sender: whether the message names its sender, which has to be the certificate's holder.
     """
 
     callers: frozenset[str]
@@ -83,11 +83,11 @@ def check_caller(method: str, caller: Identity) -> None:
     >>> check_caller("Chief/Lease", Identity("0c4f", "worker", 3))
 
     Args:
-      method: as Service/Method.
-      caller: whom the certificate names.
+      method: name of the method, as Service/Method.
+      caller: identity that the certificate names.
 
     Raises:
-      PermissionDenied: it may not make this call, or nobody may.
+      PermissionDenied: the caller may not make this call, or no caller may.
     """
     rule = RULES.get(method)
     if rule is None or rule.callers.isdisjoint((caller.role, caller.name)):
@@ -104,10 +104,10 @@ def check_sender(method: str, caller: Identity, role: str, id: int) -> None:
     >>> check_sender("Chief/Lease", Identity("0c4f", "worker", 3), "worker", 3)
 
     Args:
-      method: as Service/Method.
-      caller: whom the certificate names.
-      role: whom the message names.
-      id: its number.
+      method: name of the method, as Service/Method.
+      caller: identity that the certificate names.
+      role: role that the message names.
+      id: number of the role that the message names.
 
     Raises:
       PermissionDenied: they differ.

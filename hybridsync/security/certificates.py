@@ -1,7 +1,7 @@
 """Makes a cluster's certificate authority and has it issue certificates.
 
-Importing this needs the package `cryptography` (the `security` extra), and takes a while: whoever may have no use for
-it imports it where it is used.
+Importing this needs the package `cryptography` (the `security` extra), and takes a while: a module that may not need it
+imports it where it is used.
 
 Raises:
   ConfigError: the package is not installed.
@@ -55,8 +55,9 @@ class Authority:
     """Vouches for the roles of the runs of one cluster. Whoever has its key can be any of them.
 
     Args:
-      run: its name, which stands in each certificate.
-      certificate: its own, as PEM, and behind it others that are trusted while authorities are exchanged.
+      run: name of the run, which stands in each certificate.
+      certificate: the authority's own certificate, as PEM, followed by others that are trusted while authorities are
+        exchanged.
     """
 
     run: str
@@ -132,9 +133,9 @@ class Authority:
 
         Args:
           role: one of `identity.ROLES`.
-          id: its number among its kind; of a host, the host's index.
-          validity: from now.
-          now: when it is issued, in UTC; None for now.
+          id: index of the role within its kind; of a host, the host's index.
+          validity: time for which they are good, from now.
+          now: time of the issue, in UTC; None for now.
 
         Raises:
           Unauthenticated: there is no such role or number.

@@ -1,7 +1,7 @@
 """Issue, rotate and revoke the certificates of a cluster's hosts: what `hybridsync certs` does, without its flags.
 
-Each function returns the lines that the user is told. The package `cryptography` is imported where it is needed,
-since a run on one host works without it.
+Each function returns the lines to show to the user. The package `cryptography` is imported where it is needed, since a
+run on one host works without it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def issue(folder: Path, index: int, out: Path, days: int, *, replace: bool) -> s
     """Make the folder of a host, or replace what is in it; returns what the user is told.
 
     Raises:
-      CredentialsError: there is no authority, or something is in the way.
+      CredentialsError: there is no authority, or a file is there already.
       ConfigError: the package `cryptography` is not installed.
     """
     from hybridsync.security.certificates import KEY_FILE, Authority, holder_of
@@ -61,7 +61,7 @@ def issue(folder: Path, index: int, out: Path, days: int, *, replace: bool) -> s
                 f"{out} has the certificate of host {former.id}, and this is to be host {index}'s; name that host's "
                 "folder with --out"
             )
-    # A certificate says in whole seconds when it was made, and one of the second of a revocation is refused.
+    # A certificate contains the whole seconds of its making, and one of the second of a revocation is refused.
     pause(max(0.0, read_revoked(folder).get(index, 0) - SYSTEM_CLOCK.wall()))
     authority.issue(HOST, index, datetime.timedelta(days=days)).write(out, HOST, replace=replace)
     return (
@@ -74,9 +74,9 @@ def rotate(folder: Path, days: int, step: str | None = None) -> str:
     """Give the head another certificate; returns what the user is told.
 
     Args:
-      folder: the head's.
-      days: how long the certificate is good for.
-      step: of exchanging the authority (see `authority_exchange`), which is made before; None for none.
+      folder: folder of the head.
+      days: number of days that the certificate is good for.
+      step: step of exchanging the authority (see `authority_exchange`), which is made before; None for none.
 
     Raises:
       CredentialsError: there is no authority, it is not this step's turn, or the disk refuses.

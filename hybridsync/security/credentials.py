@@ -26,7 +26,7 @@ class Credentials:
     Args:
       authority: the certificate of the authority that both ends of a connection trust, and nothing else.
       certificate: the holder's own.
-      key: of it.
+      key: private key of the certificate.
     """
 
     authority: str
@@ -38,7 +38,7 @@ class Credentials:
         """Return the credentials that a plain dict from `as_dict` carries; None for None.
 
         Raises:
-          CredentialsError: it is no such dict.
+          CredentialsError: the value is not such a dict.
         """
         if told is None:
             return None
@@ -57,9 +57,9 @@ class Credentials:
         """Write `ca.pem`, `NAME.pem` and `NAME.key` into a folder, which is made if it is not there: all or nothing.
 
         Args:
-          folder: of the holder.
-          name: of the holder.
-          replace: take the place of what is there, file by file; a running host notices it.
+          folder: folder of the holder.
+          name: name of the holder.
+          replace: whether to replace existing files, one by one; a running host notices it.
 
         Raises:
           CredentialsError: one of the files is there already, with other content where it is the authority's, and is
@@ -179,9 +179,9 @@ def write_private(folder: Path, texts: Mapping[str, str], *, replace: bool = Fal
     All are on the disk before the first one has its name. Where one cannot be given it, those before it are removed.
 
     Args:
-      folder: is there, and its user's alone.
-      texts: by the names of the files.
-      replace: let them take the place of what is there, one after the other.
+      folder: existing folder, its user's alone.
+      texts: content of each file, by its name.
+      replace: whether to replace existing files, one by one.
 
     Raises:
       FileExistsError: one is there already, and is not to be replaced.

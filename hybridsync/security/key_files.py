@@ -19,13 +19,13 @@ class KeyFiles(Generic[T]):
     is read again at the next look, and the former stays in use.
 
     Args:
-      folder: of the files.
-      names: of those that matter; some may be missing.
-      read: returns what they say, or raises CredentialsError.
-      say: tells the user of a folder that cannot be read, once for each change.
+      folder: folder of the files.
+      names: names of the files that matter; some may be missing.
+      read: returns the content of the files, or raises CredentialsError.
+      say: notifies the user of a folder that cannot be read, once for each change.
 
     Attributes:
-      found: what was read last.
+      found: the content that was read last.
 
     Raises:
       CredentialsError: by `read`.

@@ -1,7 +1,7 @@
 """Holds what a process proves itself with, and lets it be exchanged while calls go on.
 
-A new token reaches the roles of a run one after another. So the former one is good for a while beside it: a caller
-shows both, and a role accepts either. Whichever of the two has heard of the new token first, they agree.
+A new token reaches the roles of a run one after another. So the former one stays good for a while as well: a caller
+shows both, and a role accepts either. Whichever of the two gets the new token first, they agree.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ class _Former:
 class Keyring:
     """Holds the run's token and the credentials of this process; threads may call it.
 
-    Each of its fields is replaced as a whole, so that readers need no lock. The lock is for whoever follows exchanges.
+    Each of its fields is replaced as a whole, so that readers need no lock. The lock is for callers that follow
+    exchanges.
 
     Args:
-      token: of the run: shown in each call, and asked for; "" for none.
-      credentials: with which this process serves and dials over TLS; None for no TLS.
-      clock: for how long a former token is good.
+      token: token of the run: shown in each call, and asked for; "" for none.
+      credentials: credentials with which this process serves and dials over TLS; None for no TLS.
+      clock: clock for how long a former token is good.
     """
 
     def __init__(self, token: str = "", credentials: Credentials | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -99,7 +100,7 @@ class Keyring:
         if len(shown) > MOST_SHOWN or len(set(shown)) != len(shown):
             return False
         good = self.shown()
-        # Compared in constant time, and every pair: how long it takes says nothing about how much of a guess was right.
+        # Compared in constant time, and every pair: the time does not show how much of a guess was right.
         same = [hmac.compare_digest(mine.encode(), theirs.encode()) for mine in good for theirs in shown]
         return any(same)
 

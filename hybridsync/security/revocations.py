@@ -41,9 +41,9 @@ def revoke(folder: Path, host: int, now: float) -> None:
     """Take back all certificates of a host that were made until now.
 
     Args:
-      folder: the head's.
-      host: its number.
-      now: unix seconds.
+      folder: folder of the head.
+      host: index of the host.
+      now: time of the revocation, unix seconds.
 
     Raises:
       CredentialsError: the file is damaged, or cannot be written.
