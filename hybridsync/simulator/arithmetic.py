@@ -1,6 +1,6 @@
 """Computes in a simulation: nothing but time, or values that remember every update. Pure.
 
-`gradients.py` computes real ones. A state is a value that no update changes; handles are opaque to everybody else.
+`gradients.py` computes real ones. A state is a value that no update changes; handles are opaque to all other modules.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Weightless:
     """Computes nothing: a state is how many updates it has had.
 
     Args:
-      sizes: of the model whose time is simulated.
+      sizes: sizes of the model whose time is simulated.
     """
 
     zero = None
@@ -199,8 +199,8 @@ class Weightless:
 class Counts:
     """A state of `Counting`: how often each unit was applied, and a digest of what was applied to what, in order.
 
-    A replica of a group phase counts each of its own units n times, so that the mean of all n has it once.
-    `opt_state` is the digest as of the last update that the run's optimizer made, with what workers left behind.
+    A replica of a group phase counts each of its own units n times, so that the mean of all n has it once. `opt_state`
+    is the digest as of the last update that the run's optimizer made, with the states that workers uploaded.
     """
 
     digest: int
@@ -212,8 +212,8 @@ class Counting:
     """Remembers what was applied to what: the tally, and a digest in which the order and every base version count.
 
     Args:
-      sizes: of the messages.
-      unfit: units whose contribution is no finite number.
+      sizes: sizes of the messages.
+      unfit: units whose contribution is not finite.
     """
 
     zero = (0, ())

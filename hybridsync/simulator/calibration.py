@@ -57,12 +57,12 @@ class Measured:
     """Holds what a finished real run left.
 
     Args:
-      workdir: of the run.
-      config: as config.json has it.
-      file: its configuration file.
-      summary: as summary.json has it.
+      workdir: workdir of the run.
+      config: content of config.json.
+      file: path of its configuration file.
+      summary: content of summary.json.
       events: lines of events.jsonl.
-      spans: of timeline.json, by start.
+      spans: spans of timeline.json, by start.
     """
 
     workdir: Path
@@ -78,10 +78,10 @@ class Value:
     """One fitted figure.
 
     Args:
-      name: of the cluster's field.
-      secs: its value; None where the run told nothing of it, and the default stays.
-      spread: standard deviation of what was measured.
-      samples: how many there were.
+      name: name of the cluster's field.
+      secs: fitted value in seconds; None if the run has no sample of it, and the default stays.
+      spread: standard deviation of the samples.
+      samples: number of samples.
     """
 
     name: str
@@ -95,9 +95,9 @@ class Fitted:
     """A cluster like the one on which a run was made.
 
     Args:
-      cluster: to simulate.
-      values: what it was made of.
-      measured: the run.
+      cluster: cluster to simulate.
+      values: fitted values of the cluster.
+      measured: the run that the values come from.
     """
 
     cluster: Cluster
@@ -115,7 +115,7 @@ def read_measured(workdir: Path) -> Measured:
     Raises:
       WorkdirError: there is no finished real run with a timeline.
     """
-    if not os.path.isdir(workdir):  # False, where a Path raises, in a folder that nobody lets us look into
+    if not os.path.isdir(workdir):  # False, where a Path raises, in a folder without permission to read
         raise WorkdirError(f"there is no workdir {workdir}; give --calibrate the --workdir of a run")
     config, summary = read_config(workdir), read_summary(workdir)
     if config is None or summary is None or summary["exit"] != "completed":
@@ -137,7 +137,7 @@ def fit(measured: Measured, sizes: Sizes) -> Fitted:
 
     Args:
       measured: the run.
-      sizes: of its messages.
+      sizes: sizes of its messages.
 
     Raises:
       WorkdirError: no worker computed anything that the timeline kept.
@@ -242,7 +242,7 @@ def _steps(spans: Sequence[Stretch]) -> list[float]:
         here = [span for span in spans if span.phase == phase]
         computes = _rows(_with_sends(here), "compute", "sync")
         if not computes or len({len(row) for row in computes}) > 1:
-            continue  # a member was lost: its last steps cannot be told apart
+            continue  # a member was lost: its last steps cannot be distinguished
         for now, then in itertools.pairwise(zip(*computes, strict=True)):
             cycle = min(span.start for span in then) - min(span.start for span in now)
             found.append(max(cycle - max(span.secs for span in now), 0.0))

@@ -74,8 +74,8 @@ class Link:
     """A role's network port.
 
     Args:
-      latency_secs: from the last byte sent to the last one received, one way.
-      bytes_per_sec: of the port, each direction; the transfers under way share a server's fairly.
+      latency_secs: seconds from the last byte sent to the last one received, one way.
+      bytes_per_sec: bandwidth of the port, each direction; the transfers in progress share a server's fairly.
 
     Raises:
       ConfigError: a value is out of range.
@@ -93,15 +93,15 @@ class Costs:
     """Holds what the roles themselves take, in seconds, beside compute and transfers.
 
     Args:
-      apply_secs: of one update at a server.
-      update_secs: of a replica's own update in lock-step.
-      step_secs: of a lock-step step, whatever its size.
-      call_secs: of a call at whoever answers it.
-      capture_secs: of copying the whole state at its holder.
-      reserve_secs: of making a phase's number durable.
-      commit_secs: of one checkpoint, beside the training.
-      restart_secs: from the loss of a process to its successor's first words.
-      notice_secs: from a process's end to the chief's knowing.
+      apply_secs: duration of one update at a server.
+      update_secs: duration of a replica's own update in lock-step.
+      step_secs: duration of a lock-step step, whatever its size.
+      call_secs: duration of a call at the role that answers it.
+      capture_secs: duration of copying the whole state at its holder.
+      reserve_secs: duration of making a phase's number durable.
+      commit_secs: duration of one checkpoint, in the background of the training.
+      restart_secs: time from the loss of a process to its successor's first message.
+      notice_secs: time from a process's end until the chief knows it.
 
     Raises:
       ConfigError: a value is out of range.
@@ -126,15 +126,16 @@ class Cluster:
     """Devices, links and costs.
 
     Args:
-      devices: of worker 0, 1, ...; begun anew where there are more workers.
+      devices: devices of worker 0, 1, ...; repeated if there are more workers.
       worker_link, server_link: the ports of every worker, and of every server.
-      costs: of the roles themselves.
-      colocated: the latency of machines that are worker and server; None where they are others, or all alike.
-      node_size: workers of a machine, in their order; the averages of groups inside one go over `node_link`, and those
-        that leave it through the one `worker_link` that its workers share.
-      node_link: between workers of one machine.
-      hosts: workers of machine 0, 1, ... where they are not alike; () for `node_size` of each. Then the traffic with
-        servers goes through the one `worker_link` of a machine as well, and the record names the machines as hosts.
+      costs: costs of the roles themselves.
+      colocated: latency of machines that are worker and server; None where they are separate machines, or all alike.
+      node_size: number of workers of a machine, in their order; the averages of groups inside one go over `node_link`,
+        and those that leave it through the one `worker_link` that its workers share.
+      node_link: link between workers of one machine.
+      hosts: number of workers of machine 0, 1, ... where they are not alike; () for `node_size` of each. Then the
+        traffic with servers goes through the one `worker_link` of a machine as well, and the record names the machines
+        as hosts.
 
     Raises:
       ConfigError: there is no device, or a machine has no worker.
@@ -186,8 +187,8 @@ class Cluster:
         """Return the seconds of a ring all-reduce on the cluster's own links (see `ring_secs`).
 
         Args:
-          num_bytes: of the buffer.
-          num_members: n.
+          num_bytes: size of the buffer in bytes.
+          num_members: number of members, n.
           inside: whether all of them are on one machine, where a machine has several workers.
         """
         link = self.node_link if inside and (self.hosts or self.node_size > 1) else self.worker_link
@@ -199,12 +200,12 @@ class Slow:
     """A worker that is slow for a while: a transient straggler.
 
     Args:
-      worker: which one.
-      delay_secs: more for each unit.
-      factor: of its compute time.
-      start_secs, stop_secs: when, seconds of the run.
-      rpc_secs: more for each push, each pull, and each collective that it takes part in.
-      bytes_per_sec: of its link, each direction.
+      worker: id of the worker.
+      delay_secs: added to the time of each unit, in seconds.
+      factor: multiplies the time that its device takes for a unit.
+      start_secs, stop_secs: seconds of the run between which it is slow.
+      rpc_secs: added to the time of each push, each pull, and each collective that it takes part in, in seconds.
+      bytes_per_sec: bandwidth of its link, each direction.
 
     Raises:
       ConfigError: a value is out of range.

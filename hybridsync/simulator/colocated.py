@@ -19,12 +19,12 @@ def check_numbers(
 
     Args:
       value: a dataclass.
-      above: its fields that are above 0.
-      not_below: those that are 0 or more.
-      endless: those that may be infinite.
+      above: names of the fields that must be above 0.
+      not_below: names of the fields that must be 0 or more.
+      endless: names of the fields that may be infinite.
 
     Raises:
-      ConfigError: one is not.
+      ConfigError: a field breaks its rule.
     """
     for name in (*above, *not_below, *endless):
         number = getattr(value, name)
@@ -43,19 +43,19 @@ class Colocated:
         alone (asynchronous)      round_trips * sum_j t_ij + recovery * (max_j t_ij)^2
         all at once (lock-step)   max(0, round_trips * sum_j t_ij - step_secs) + incast * recovery * (max_j t_ij)^2
 
-    Layers ask their machines in turn, so waits add up; in lock-step they lie beside the others' transfers. A flow that
-    has lost a packet grows its window by a packet a round trip, which takes the square of the round trip to make up.
-    A lock-step step waits for the worker whose exchange takes longest. Where workers are left out, their machines go on
-    to hold their parts of the parameters, but fewer contributions pass each port: a step of m workers has m/n of
+    Layers ask their machines in turn, so waits add up; in lock-step they overlap with the others' transfers. A flow
+    that has lost a packet grows its window by a packet a round trip, which takes the square of the round trip to make
+    up. A lock-step step waits for the worker whose exchange takes longest. Where workers are left out, their machines
+    still hold their parts of the parameters, but fewer contributions pass each port: a step of m workers has m/n of
     `Costs.step_secs`.
 
     Source: reconstruction; Chiu and Jain, Analysis of the increase and decrease algorithms, 1989, for the recovery.
 
     Args:
-      latency_secs: more for what machine 0, 1, ... sends; one for each worker.
-      round_trips: with each machine in one exchange, in their turn.
+      latency_secs: added latency of what machine 0, 1, ... sends, in seconds; one for each worker.
+      round_trips: number of round trips with each machine in one exchange, one after another.
       recovery: seconds a squared second of round trip, for an exchange that has the ports to itself.
-      incast: how many times more where all exchange at once.
+      incast: factor on the recovery where all exchange at once.
       stretches: (from, to) in seconds of the run, between which they come late.
 
     Raises:

@@ -64,9 +64,9 @@ class PartBeside:
     """A part of an engine that goes on beside the rest of it.
 
     Args:
-      driver: of the engine.
-      io: the part's requests.
-      then: takes None when it has ended, or the error that ended it.
+      driver: driver of the engine.
+      io: requests of the part.
+      then: called with None when the part has ended, or with the error that ended it.
     """
 
     def __init__(self, driver: EventDriver, io: IO, then: Then) -> None:
@@ -93,10 +93,11 @@ class EventDriver:
     """Drives one engine through one phase.
 
     Args:
-      worker: whose engine it is.
-      phase: that it takes part in.
-      engine: generates the requests.
-      carriers: how the requests of the phase's mode are carried out, beside units and leases; given what resumes.
+      worker: worker that the engine belongs to.
+      phase: phase that the worker takes part in.
+      engine: the engine, which yields the requests.
+      carriers: carry out the requests of the phase's mode, in addition to units and leases; called with the function
+        that resumes the engine.
     """
 
     def __init__(
@@ -182,7 +183,7 @@ class EventDriver:
             self._end("")
         except (PhaseRevoked, RoleLost, StalePhase, WaitTimeout) as error:  # as the worker's loop over phases
             self._end(f"{type(error).__name__}: {error}")
-        except HybridSyncError:  # another process has this place, say: this one ends
+        except HybridSyncError:  # for instance, another process has this place: this one ends
             self.worker.leave()
 
     def _end(self, failure: str) -> None:

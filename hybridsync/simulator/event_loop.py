@@ -1,7 +1,7 @@
 """Virtual time: a heap of calls to come, and a clock whose waits carry them out.
 
-One actor may block, the controller of a run: its waits pump the loop until they are notified or over. Everybody else is
-called. Calls due at the same time come in the order in which they were planned, so that a seed gives one course of
+One actor may block, the controller of a run: its waits pump the loop until they are notified or over. All other actors
+are called. Calls due at the same time come in the order in which they were planned, so that a seed gives one course of
 events.
 
 >>> loop = Loop()
@@ -57,12 +57,12 @@ class Loop:
         self.plan: Callable[[Planned], None] = partial(heappush, self._soon)
         self.plan_later: Callable[[Planned], None] = partial(heappush, self._later)
         self._num_looks = 0
-        self._limit = FOREVER  # of the wait under way
+        self._limit = FOREVER  # of the wait in progress
 
     @property
     def num_calls(self) -> int:
         """Calls that were carried out."""
-        planned = self.turn() - 1 - self._num_looks  # whoever looks takes a turn, too
+        planned = self.turn() - 1 - self._num_looks  # a look takes a turn, too
         self._num_looks += 1
         return planned - (len(self._later) + len(self._soon) - 2)
 

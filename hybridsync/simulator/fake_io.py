@@ -31,7 +31,7 @@ class ChiefKilled(BaseException):
     """Ends a controller as a kill ends its process.
 
     Args:
-      back_secs: until another one says its first words.
+      back_secs: seconds until the next chief sends its first message.
     """
 
     def __init__(self, back_secs: float) -> None:
@@ -55,11 +55,11 @@ class Workdir:
 
     Args:
       phase_ids: hands out phase numbers.
-      commits: in order.
-      log: of the updates.
-      ends: whose optimizer states a phase left behind, by its phase.
-      num_saves: how many were tried.
-      orders: of the run's user.
+      commits: commits in order.
+      log: log of the updates.
+      ends: number of a phase -> the workers whose optimizer states became the state's at its end.
+      num_saves: number of saves that were tried.
+      orders: orders of the run's user.
     """
 
     phase_ids: PhaseIds = field(default_factory=PhaseIdsInMemory)
@@ -115,7 +115,7 @@ class SimulatedCommittedState:
     """The chief as a holder of the last committed state (see `hybridsync.training.snapshot.CommittedState`).
 
     Args:
-      snapshot, state: that the run starts from.
+      snapshot, state: snapshot of the state that the run starts from, and that state.
     """
 
     def __init__(self, snapshot: Snapshot, state: Any) -> None:
@@ -160,7 +160,7 @@ class SimulatedCommittedState:
         """Return the state offered last.
 
         Raises:
-          StalePhase: that is another one.
+          StalePhase: a different state was offered last.
         """
         if self._published[0].snapshot_id != snapshot_id:
             raise StalePhase(f"snapshot {snapshot_id} is no longer kept at the chief")
@@ -173,11 +173,11 @@ class Disk:
     Args:
       simulated: time and costs.
       committed_source: gets each state that is durable.
-      fails: which saves fail, counted from 0.
-      workdir: where commits end up.
+      fails: numbers of the saves that fail, counted from 0.
+      workdir: workdir to which commits are written.
 
     Attributes:
-      closed: the process that writes has ended; what is under way comes to nothing.
+      closed: the process that writes has ended; a save in progress has no effect.
     """
 
     def __init__(
@@ -364,7 +364,7 @@ class SharedLog:
         self._ends[left.phase] = left
 
     def detach(self) -> Callable[[], None]:
-        return self.flush  # nobody writes meanwhile
+        return self.flush  # no other role writes meanwhile
 
     def flush(self) -> None:
         noted, self._noted = self._noted, []

@@ -1,7 +1,7 @@
 """Carries messages in virtual time: ports that are shared, latency, and what a scenario does to messages.
 
-Transfers under way share a port fairly (`hybridsync.emulation.link_model`). What has no bytes worth counting, a grant
-or a refusal, has its own connection, whose packets come between those of the transfers: it does not wait behind them.
+Transfers in progress share a port fairly (`hybridsync.emulation.link_model`). What has no bytes worth counting, a grant
+or a refusal, has its own connection, whose packets come between those of the transfers: it does not wait for them.
 """
 
 from __future__ import annotations
@@ -146,10 +146,10 @@ class Network:
         A ring that leaves a node goes once through the port of each node it comes to, which its workers share.
 
         Args:
-          members: at least one.
-          num_bytes: of the buffer.
-          beside_secs: what it takes besides.
-          call: when it has ended.
+          members: worker ids, at least one.
+          num_bytes: size of the buffer in bytes.
+          beside_secs: seconds that the ring takes in addition.
+          call: called when the ring has ended.
         """
         loop, cluster = self._loop, self.cluster
         nodes = cluster.nodes_of(members)
@@ -200,10 +200,10 @@ class Insisting:
     """One caller's way over a network that loses messages: it calls again and again, until the first answer is here.
 
     Args:
-      network: that loses them.
+      network: network that may lose the messages.
       loop: virtual time.
-      retry_secs: between two tries.
-      is_stale: (function, arguments) -> whether the caller is over, or goes on with that later, as it stands still.
+      retry_secs: seconds between two tries.
+      is_stale: (function, arguments) -> whether the caller has ended, or is paused and will repeat the call later.
     """
 
     def __init__(self, network: Network, loop: Loop, retry_secs: float, is_stale: Callable[..., bool]) -> None:

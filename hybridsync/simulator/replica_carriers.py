@@ -26,7 +26,7 @@ class ReplicaCarriers:
     """Carries out what lock-step and groups share: the starting state, and a slow worker's part in a collective.
 
     Args:
-      driver: of the worker's engine.
+      driver: driver of the worker's engine.
     """
 
     def __init__(self, driver: EventDriver) -> None:
@@ -71,7 +71,7 @@ class LockstepCarriers:
     """The requests of a lock-step phase.
 
     Args:
-      driver: of the worker's engine.
+      driver: driver of the worker's engine.
     """
 
     def __init__(self, driver: EventDriver) -> None:
@@ -120,7 +120,7 @@ class GroupCarriers:
     """The requests of a group phase.
 
     Args:
-      driver: of the worker's engine.
+      driver: driver of the worker's engine.
     """
 
     def __init__(self, driver: EventDriver) -> None:
@@ -153,7 +153,7 @@ class GroupCarriers:
 
     def _join(self, request: JoinGroup, then: Then) -> Any:
         simulated = self._simulated
-        kind = "serve" if request.request.serves else "meet"  # one of each may be under way
+        kind = "serve" if request.request.serves else "meet"  # one of each may be in progress
         self._driver.worker.call(kind, lambda: simulated.group_for(request.request), then)
         return PENDING
 

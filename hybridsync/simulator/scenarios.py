@@ -52,7 +52,7 @@ def scenario_text(scenario: Scenario, about: str) -> str:
 
     Args:
       scenario: what to write.
-      about: its docstring, one line.
+      about: docstring of the file, one line.
 
     >>> from hybridsync.simulator.cluster import Slow
     >>> scenario_text(Scenario(slow=(Slow(3, 0.03),)), "One is slow.").splitlines()[2]

@@ -17,11 +17,11 @@ from hybridsync.worker.requests import CallServer
 class ServerCarriers:
     """The calls of one worker on the server of its phase.
 
-    A worker uploads its state at its end in one message, sent once: if that is lost, the server goes on without it
+    A worker uploads its state at its end in one message, sent once: if that is lost, the server continues without it
     after a while, as everywhere.
 
     Args:
-      driver: of the worker's engine.
+      driver: driver of the worker's engine.
     """
 
     def __init__(self, driver: EventDriver) -> None:

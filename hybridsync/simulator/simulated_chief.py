@@ -22,12 +22,12 @@ class ChiefFront:
     """Takes calls of processes, and answers them now or when something has changed.
 
     Args:
-      chief: who answers.
-      loop, network: time, and the way back.
+      chief: the chief that answers the calls.
+      loop, network: virtual time, and the network for the answers.
       watch: hears of reports.
 
     Attributes:
-      closed: the chief's process has ended; nobody gets an answer any more.
+      closed: the chief's process has ended; no call gets an answer any more.
     """
 
     def __init__(self, chief: Chief, loop: Loop, network: Network, watch: Watch) -> None:

@@ -68,19 +68,19 @@ class SimulatedCluster:
 
     Args:
       run: configuration, plan and task.
-      scenario: the cluster, and what happens to it.
-      arithmetic: what is computed.
-      recorder: where the record goes.
+      scenario: the cluster, and the incidents of the run.
+      arithmetic: computes gradients and states.
+      recorder: writes the record.
       loop: virtual time.
-      seed: of every draw.
-      keeps_spans: whether spans are noted for a timeline.
-      logs_updates: whether every update is written down.
-      told: a role's apply log -> one that tells of its updates as well; None tells nobody.
-      watch: hears of what happens.
+      seed: random seed of every draw.
+      keeps_spans: whether spans are recorded for a timeline.
+      logs_updates: whether every update is logged.
+      told: a role's apply log -> a log that reports its updates as well; None reports none.
+      watch: notified of the events in the cluster.
       phase_ids: hands out phase numbers.
-      tick_secs: how often the controller looks after what nobody tells it of.
-      evaluator: (state, snapshot) -> what the task measures; None measures nothing.
-      workdir: what an earlier cluster of this run has left; None is a run that begins.
+      tick_secs: interval, in seconds, at which the controller checks for changes that no notification reports.
+      evaluator: (state, snapshot) -> the task's measures; None disables evaluation.
+      workdir: files of an earlier cluster of this run; None for a run that begins.
       policy: what is done about stragglers in lock-step; None takes the configuration's.
     """
 
@@ -210,7 +210,7 @@ class SimulatedCluster:
           HybridSyncError: the run could not go on.
         """
         collecting = gc.isenabled()
-        gc.disable()  # a unit leaves no cycle behind, and looking for one among all that is alive takes a tenth
+        gc.disable()  # a unit leaves no cycle behind, and searching all live objects for one takes a tenth
         try:
             return self._run()
         finally:

@@ -120,9 +120,9 @@ class Process(ABC):
         A later call of the same kind takes the place of this one. Where messages may be lost, it is repeated.
 
         Args:
-          kind: of the call.
-          answer: what the chief does: returns None while there is nothing to say; repeating it is harmless.
-          then: what this process does.
+          kind: kind of the call.
+          answer: computes the chief's answer; returns None while there is none; repeating it is harmless.
+          then: called with the answer, or the error.
         """
         number = self._calls[kind] = self._calls.get(kind, 0) + 1
         simulated = self.simulated
@@ -134,7 +134,7 @@ class Process(ABC):
         """Act on an answer of the chief, unless it is a late or a second one."""
         if self.halted(self.on_reply, kind, number, then, reply) or self._calls.get(kind) != number:
             return
-        if isinstance(reply, NotRegistered):  # a restarted chief: it is told who calls, and asked again
+        if isinstance(reply, NotRegistered):  # a restarted chief: register, and repeat the call
             self._register()
             return
         self._calls[kind] = number + 1  # whatever comes for that number from now on is late

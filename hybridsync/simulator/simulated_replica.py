@@ -37,7 +37,7 @@ class Replica:
         """Hold the phase's starting state.
 
         Raises:
-          HybridSyncError: whoever holds it cannot be reached, or keeps another.
+          HybridSyncError: the holder of the state cannot be reached, or keeps a different one.
         """
         if self.lacks(phase):
             self.state = self._simulated.fetch(phase)

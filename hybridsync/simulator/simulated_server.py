@@ -29,10 +29,10 @@ class Server(Process):
     """One server process; server 0 is the primary, the others hold their part of what it decides.
 
     The whole state is kept at the primary: a part of it that was lost elsewhere ends the phase all the same, because
-    the chief calls everybody back when any server is lost.
+    the chief calls all members back when any server is lost.
 
     Attributes:
-      sequencer: its account of units, to be read.
+      sequencer: account of units; read-only.
     """
 
     def __init__(self, simulated: SimulatedCluster, role_id: int, restart_count: int) -> None:

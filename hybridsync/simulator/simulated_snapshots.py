@@ -16,8 +16,8 @@ class SimulatedSnapshots:
     """Keeps one captured state, until the next takes its place.
 
     Args:
-      address: of the process that keeps it, for messages.
-      arithmetic: tells a state's fingerprint and size.
+      address: address of the process that keeps it, for messages.
+      arithmetic: computes a state's fingerprint and size.
     """
 
     def __init__(self, address: str, arithmetic: Arithmetic) -> None:

@@ -21,14 +21,14 @@ class ServerState:
     """A `StateHolder` in virtual time: one update is applied after another, each for as long as the cluster says.
 
     Args:
-      server: whose state it is.
+      server: server that holds the state.
 
     Attributes:
-      state: the newest; None before the first phase.
-      parameters: its.
-      busy_until: when the last update is applied.
-      first_applied: when the phase's first update was; 0 before it.
-      last_applied: when its last one was.
+      state: the newest state; None before the first phase.
+      parameters: parameters of the newest state.
+      busy_until: time at which the last update is applied.
+      first_applied: time of the phase's first update; 0 before it.
+      last_applied: time of the phase's last update.
     """
 
     def __init__(self, server: Server) -> None:

@@ -47,11 +47,11 @@ class Result:
     """Holds the result of a simulated run.
 
     Args:
-      seed: of every draw, and of the run.
+      seed: random seed of every draw, and of the run.
       summary: as a real run leaves it; its seconds are virtual.
-      num_bytes: moved between the roles.
-      fingerprint: of the final state; how many updates it had where no gradients are computed.
-      events: that were carried out.
+      num_bytes: number of bytes moved between the roles.
+      fingerprint: fingerprint of the final state; the number of its updates where no gradients are computed.
+      events: number of events that were carried out.
     """
 
     seed: int
@@ -95,16 +95,16 @@ def simulate(
 
     Args:
       run: what to run.
-      scenario: the cluster, and what happens to it; None is an even cluster of equal workers.
-      seed: of the run and of every draw; None takes the configuration's.
+      scenario: the cluster, and the incidents of the run; None is an even cluster of equal workers.
+      seed: random seed of the run and of every draw; None takes the configuration's.
       gradients: "real" computes each on the version that its worker would have held, "none" runs time alone.
-      workdir: a fresh directory that gets what a real run leaves; None takes the run's own, or leaves nothing.
-      events: takes every decision as a line of JSON (see `hybridsync.simulator.decision_log`).
-      progress: where to show how far the run is.
+      workdir: a fresh directory for the files that a real run writes; None takes the run's own, or writes none.
+      events: receives every decision as a line of JSON (see `hybridsync.simulator.decision_log`).
+      progress: shows how far the run is.
 
     Raises:
-      ConfigError: the scenario names a role that the run does not have, a switch that it cannot make, or leaves nobody
-        who could go on.
+      ConfigError: the scenario names a role that the run does not have, a switch that it cannot make, or leaves no
+        worker that could continue.
       WorkdirError: the workdir holds a run already, or cannot be written.
       HybridSyncError: the run could not go on.
     """

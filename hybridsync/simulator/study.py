@@ -28,15 +28,15 @@ class Study:
     """Describes which plans to simulate, how often, and on which cluster.
 
     Args:
-      config: of every run, but for plan and seed.
-      plans: as the plan's grammar writes them.
-      num_seeds: seeds of each plan; the first is the configuration's.
-      scenario: the cluster, and what happens to it.
-      about: what the scenario is called.
+      config: configuration of every run, except plan and seed.
+      plans: plans, in the plan's grammar.
+      num_seeds: number of seeds of each plan; the first is the configuration's.
+      scenario: the cluster, and the incidents of the run.
+      about: name of the scenario.
       gradients: "real" or "none".
 
     Raises:
-      ConfigError: there is no seed or no plan, a plan is there twice, or the scenario names a role that is not.
+      ConfigError: there is no seed or no plan, a plan is there twice, or the scenario names an absent role.
       PlanError: a plan does not parse, names an unknown protocol, or gives a stage no unit.
     """
 

@@ -20,10 +20,10 @@ class Row:
     """A figure of the table.
 
     Args:
-      name: with its unit.
-      of: the result -> the figure.
-      digits: behind the point.
-      compared: whether it stands beside the first plan's as a ratio.
+      name: name of the figure, with its unit.
+      of: returns the figure of a result.
+      digits: number of digits after the decimal point.
+      compared: whether the table shows its ratio to the first plan's figure.
     """
 
     name: str

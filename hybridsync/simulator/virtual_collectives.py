@@ -41,7 +41,7 @@ class VirtualAllReduce:
 
     Args:
       simulated: time and costs.
-      members: of the phase.
+      members: members of the phase.
     """
 
     def __init__(self, simulated: SimulatedCluster, members: tuple[int, ...]) -> None:
@@ -70,7 +70,7 @@ class VirtualAllReduce:
     def _end(self) -> None:
         arrived, self._arrived = self._arrived, {}
         if any(member.dead or member.stopped for _, _, member, _ in arrived.values()):
-            return  # nobody gets a total that somebody did not live to give: they are called back
+            return  # no total without a member that died: all are called back
         order = sorted(arrived)
         total = Total(self._simulated, [arrived[index][0] for index in order])
         num_units = sum(arrived[index][1] for index in order)
@@ -112,7 +112,7 @@ class GroupAverage:
 
     def _end(self) -> None:
         if any(member.dead or member.stopped for _, member, _ in self._arrived.values()):
-            return  # nobody gets an average that somebody did not live to give: they are called back
+            return  # no average without a member that died: all are called back
         arrived = [self._arrived[worker] for worker in self._reply.members]
         states = self._simulated.arithmetic.averaged([state for state, _, _ in arrived], self._reply)
         for (_, _, then), state in zip(arrived, states, strict=True):
