@@ -1,6 +1,6 @@
 """The apply log of a run, a file of lines (see `apply_log_entries`), from which `hybridsync replay` computes it again.
 
-Every member of a mesh notes every update; whoever is captured writes down what the file does not hold yet, so that a
+Every member of a mesh notes every update; the captured member writes down what the file does not hold yet, so that a
 member's death loses none.
 
 A disk that refuses does not end the run: the lines wait in memory and go out with the next snapshot of the same role.
@@ -91,9 +91,9 @@ class FileApplyLog:
     Only what `detach` returns waits for the disk: `write` is called under locks that heartbeats need.
 
     Args:
-      path: of the file.
-      look: has it done, and does not wait for it, that the file is read for what other roles have written of the same
-        updates, which are forgotten then; None where nobody else notes them.
+      path: path of the file.
+      look: starts a background read of the file for updates that other roles have written as well, which are forgotten
+        then; None if no other role writes them.
     """
 
     def __init__(self, path: Path, look: Callable[[Callable[[], None]], object] | None = None) -> None:
@@ -139,7 +139,7 @@ class FileApplyLog:
 
     def _see_last(self) -> None:
         """See what the file ends with. This may wait for the disk for as long as it likes: `write` does not."""
-        with contextlib.suppress(OSError):  # what is wrong with the file is told when it is written
+        with contextlib.suppress(OSError):  # an error of the file is raised when it is written
             _, self._last_written = _tail(self._path)
 
     def _forget_written(self, last: Entry | Left) -> None:
@@ -224,8 +224,8 @@ def _append(path: Path, entries: list[Entry | Left]) -> None:
 def _take_back(path: Path, left: Left) -> list[Entry]:
     """Remove the update before the end of a phase that could not be written, and return it.
 
-    Without that line a phase of which all updates are there would be taken for one that left nothing behind, and
-    computed wrongly. Without its last update it is incomplete.
+    Without that line a phase of which all updates are there would be taken for one without uploads, and computed
+    wrongly. Without its last update it is incomplete.
     """
     try:
         _, last = _tail(path)
@@ -241,7 +241,7 @@ def _take_back(path: Path, left: Left) -> list[Entry]:
 def _tail(path: Path) -> tuple[int, Entry | Left | None]:
     """Return where the last sound line ends, and what it says.
 
-    A writer that was killed may leave a torn line behind it, a power loss lines whose bytes never became durable.
+    A writer that was killed may leave a torn line after it, a power loss lines whose bytes never became durable.
     """
     if not path.exists():
         return 0, None
@@ -279,7 +279,7 @@ def records(path: Path) -> Iterator[Entry | Left]:
     Raises:
       OSError: the file cannot be read.
       ValueError: a whole line is not JSON.
-      TypeError: it is no entry.
+      TypeError: the line is not an entry.
     """
     with open(path) as lines:
         for line in lines:
@@ -290,11 +290,11 @@ def records(path: Path) -> Iterator[Entry | Left]:
 def cut(path: Path, sequence: int) -> int:
     """Remove the entries after `sequence`, those of updates that were lost, and what is damaged at the end.
 
-    A damaged line before them stays: a replay refuses it by its number, the run goes on.
+    A damaged line before them stays: a replay refuses it by its number, the run continues.
 
     Args:
-      path: of the log; may be absent.
-      sequence: updates that the state holds.
+      path: path of the log; may be absent.
+      sequence: number of updates that the state holds.
 
     Returns:
       How many entries were removed.

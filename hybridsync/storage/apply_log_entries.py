@@ -12,16 +12,16 @@ the places that they have, and left out where those are the first ones. Whose a 
 the pushes of an update whose gradients were computed on several versions, or do not weigh the same: [units, base,
 weight] of each, in the order of their sum; `base` is the oldest of them then.
 
-Where workers make local updates, what a push holds depends on all that its worker has done before. So `stepped` says
-of each of an update's pushes [worker, incarnation, restart count, base, number of units, newest]: an incarnation begins
-with the phase's optimizer state, each of its restarts with the worker's own; `newest` is the version that made the
-push's rate, where that was not its base, and 0 elsewhere. At the end of such a phase `left` names the
-workers, as [worker, incarnation], whose optimizer states the phase left behind; their mean is the next one's.
+Where workers make local updates, what a push holds depends on all that its worker has done before. So `stepped`
+contains of each of an update's pushes [worker, incarnation, restart count, base, number of units, newest]: an
+incarnation begins with the phase's optimizer state, each of its restarts with the worker's own; `newest` is the version
+that made the push's rate, where that was not its base, and 0 elsewhere. At the end of such a phase `left` names the
+workers, as [worker, incarnation], whose optimizer states were uploaded at its end; their mean is the next one's.
 
 In a group phase an entry is a group round: each unit was applied by the member in its place of `slots` to its own
-replica, several of one member in their order, with the gradient on what that was behind the group round in its place of
+replica, several of one member in their order, with the gradient on what that was after the group round in its place of
 `bases` and the member's units before it; then the members in the places `group` averaged their parameters, in this
-order, and their optimizer's state where `optimizer` says so.
+order, and their optimizer's state where `optimizer` is true.
 """
 
 from __future__ import annotations

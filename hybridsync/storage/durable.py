@@ -238,8 +238,8 @@ class HeldLock(NamedTuple):
     """A lock that another process has taken for this one as well.
 
     Args:
-      descriptor: of the locked file; the lock lasts until both have closed it.
-      nonce: of the lock's record. It is handed on, not read there: what the file says may be somebody else's by now.
+      descriptor: file descriptor of the locked file; the lock lasts until both have closed it.
+      nonce: nonce of the lock's record. It is handed on, not read there: by now the file may be another holder's.
     """
 
     descriptor: int
@@ -249,14 +249,14 @@ class HeldLock(NamedTuple):
 class WorkdirLock:
     """Keeps a workdir to one chief at a time by an exclusive `flock`, which ends with the process.
 
-    Where the file system grants everybody a lock, a record and a beat in the workdir keep hosts apart (see
-    `lock_record`). Whoever has taken the lock beats, and whoever commits asks `check` before.
+    Where the file system grants every process a lock, a record and a beat in the workdir keep hosts apart (see
+    `lock_record`). The holder of the lock beats, and a committer calls `check` before.
 
     Use it as a context manager. The file `lock` stays: removing it would let two holders lock two files.
 
     Args:
       workdir: existing directory.
-      held: by another process for this one; None to lock it here.
+      held: lock that another process has taken for this one; None to lock it here.
       say: shows a line to the user, when another host's holder has to be watched.
     """
 
@@ -287,8 +287,8 @@ class WorkdirLock:
         """Read again who has the workdir: a `Fence`.
 
         Raises:
-          WorkdirTaken: somebody else, or nobody any more.
-          OSError: the disk does not tell.
+          WorkdirTaken: another process has the workdir, or none any more.
+          OSError: the disk refuses to read the record.
         """
         found = LockRecord.parse(read_anew(self._path))
         if found is None or found.nonce != self._nonce:
@@ -302,7 +302,7 @@ class WorkdirLock:
     def acquire(self) -> None:
         """Take the lock, or say who has it: at once, unless that process has ended and only its roles still have to.
 
-        A lock that names nobody is tried again as well: a command has asked for its holder, or it was taken a moment
+        A lock that names no holder is tried again as well: a command has asked for its holder, or it was taken a moment
         ago. One that was granted although it names a process under another boot id is taken when that one has been
         silent for three beats.
 

@@ -10,7 +10,7 @@ class FollowedFile:
     """One file, shown from its end on. It is opened anew at each look, so that a network file system shows what is new.
 
     Args:
-      path: of the file.
+      path: path of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -20,8 +20,8 @@ class FollowedFile:
         """Return its last lines, all of them where `lines` is 0.
 
         Args:
-          lines: at most.
-          whole: leave a last line without its end to `news`.
+          lines: maximum number of lines.
+          whole: whether to leave a last line without its end to `news`.
 
         Raises:
           OSError: it cannot be read.
@@ -37,13 +37,13 @@ class FollowedFile:
         """Return the lines that came since the last call; a last one without its end waits for it.
 
         Args:
-          ended: nobody writes any more, so that nothing waits.
+          ended: no process writes any more, so that nothing waits.
 
         Raises:
           OSError: it cannot be read.
         """
         with open(self._path, "rb") as file:
-            self._at = self._at if self._at <= file.seek(0, 2) else 0  # somebody has emptied it
+            self._at = self._at if self._at <= file.seek(0, 2) else 0  # it was emptied
             file.seek(self._at)
             found = file.read()
         found = found if ended else found[: found.rfind(b"\n") + 1]

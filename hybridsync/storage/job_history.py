@@ -2,9 +2,9 @@
 
 Each run is one transaction, durable when `record` returns: a kill at any moment loses at most the run that was being
 made. Several processes may write at once. Every row carries a digest of its values, and the whole file is checked when
-it is opened, so that a damaged one is told instead of believed.
+it is opened, so that a damaged one is reported instead of trusted.
 
-The file's place: where `--history` says, else `$HYBRIDSYNC_HISTORY`, else `hybridsync/history.sqlite` in
+The file's place: the value of `--history`, else `$HYBRIDSYNC_HISTORY`, else `hybridsync/history.sqlite` in
 `$XDG_DATA_HOME` (by default `~/.local/share`): what was found is worth keeping from one working directory to the next.
 """
 
@@ -72,11 +72,11 @@ class RunRecord:
     """One run of a job.
 
     Args:
-      share: of the workload under BSP.
-      seed: of the run.
-      accuracy: at its end; None for one that diverged.
-      seconds: it took.
-      place: the host, or the simulated cluster's name.
+      share: share of the workload under BSP.
+      seed: random seed of the run.
+      accuracy: accuracy at its end; None for a run that diverged.
+      seconds: duration of the run, in seconds.
+      place: name of the host, or of the simulated cluster.
       converged: accuracy at which it converged; None where it did not, or its evaluations do not tell.
     """
 
@@ -101,16 +101,16 @@ class AnswerRecord:
     """Records what a search found.
 
     Args:
-      share: of BSP.
+      share: share of BSP.
       target: accuracy that it had to reach.
       accuracy: mean of the answer's runs; None where pure BSP is the answer and was not run.
-      tolerance: below the target, absolute.
-      settings: that the search could try.
-      repeats: runs that it could make of each.
-      runs: that it rests on.
-      cost: of them in runs of pure BSP; None where that is not known.
+      tolerance: largest distance of the answer below the target, absolute.
+      settings: number of settings that the search could try.
+      repeats: number of runs that it could make of each setting.
+      runs: number of runs that the answer rests on.
+      cost: cost of these runs, in runs of pure BSP; None if unknown.
       break_even: recurrences after which it has paid for itself; None where it never does, or it is not known.
-      confidence: at least; None where the runs tell no spread.
+      confidence: lower bound of the confidence; None if the runs show no spread.
     """
 
     share: Fraction
@@ -139,10 +139,10 @@ class History:
 
     Args:
       path: the file; it and its folder are made where they are missing.
-      clock: for when a run was recorded.
+      clock: clock for when a run was recorded.
 
     Raises:
-      HistoryError: the file is damaged, somebody else's, of a newer format, or cannot be made or read.
+      HistoryError: the file is damaged, another user's, of a newer format, or cannot be made or read.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -167,7 +167,7 @@ class History:
         try:
             found = path.exists()
         except OSError:
-            found = True  # opening it says what is wrong
+            found = True  # opening it raises the error
         return cls(path, clock) if found else None
 
     def record(self, job: Job, where: Where, run: RunRecord) -> None:
@@ -336,7 +336,7 @@ def _make(path: Path) -> None:
     folder = make_directory(path.parent)
     temporary = folder / f".{path.name}.{os.getpid()}"
     temporary.unlink(missing_ok=True)
-    temporary.touch(FILE_MODE)  # the files that SQLite puts beside it get the same rights
+    temporary.touch(FILE_MODE)  # SQLite's files next to it get the same rights
     with contextlib.closing(sqlite3.connect(temporary, isolation_level=None)) as made:
         made.execute("PRAGMA journal_mode = WAL")
         marks = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {FORMAT};"

@@ -85,7 +85,7 @@ class LineFile:
     The lock keeps the lines of several threads apart, and guards those that wait.
 
     Args:
-        path: of the file; created when absent.
+        path: path of the file; created when absent.
 
     Raises:
         OSError: the disk refuses.

@@ -1,6 +1,6 @@
 """Shows others on other hosts that the holder of a workdir's lock lives: a file that changes every few seconds.
 
-It is not the lock's own file. A write that hung in a disk may arrive when somebody else has taken the lock: it must
+It is not the lock's own file. A write that hung in a disk may arrive when another process has taken the lock: it must
 not bring back the record of its former holder.
 """
 
@@ -23,10 +23,10 @@ class Beats:
     """Beats from a thread of its own, because a disk that hangs must stop nobody else.
 
     Args:
-      workdir: whose lock this process has taken.
-      nonce: of the lock's record.
-      mode: of the file.
-      check: raises WorkdirTaken when the lock is somebody else's by now.
+      workdir: workdir that this process has locked.
+      nonce: nonce of the lock's record.
+      mode: mode bits of the file.
+      check: raises WorkdirTaken if another process has the lock by now.
     """
 
     def __init__(self, workdir: Path, nonce: str, mode: int, check: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ class Beats:
     def _beat_on(self) -> None:
         count = 0
         while True:
-            # The next beat tries again; what a disk refuses for good is told by those who save something.
+            # The next beat tries again; what a disk refuses for good is reported by roles that save.
             with contextlib.suppress(OSError):
                 try:
                     self._check()

@@ -19,10 +19,10 @@ class Holder:
     """Somebody who has a workdir locked.
 
     Args:
-      pid: of the process that took the lock; 0 where nobody can be named: it has ended, and those that it had share
-        the lock have not yet, or it has not written its name yet.
-      host: of that process.
-      since: when it took the lock, unix seconds.
+      pid: id of the process that took the lock; 0 if unknown: it has ended, and those that it had share the lock have
+        not yet, or it has not written its name yet.
+      host: host of that process.
+      since: time at which it took the lock, unix seconds.
     """
 
     pid: int
@@ -38,7 +38,7 @@ class Holder:
 def holder_of(workdir: Path) -> Holder | None:
     """Return who has `workdir` locked; None where nobody has. It does not wait.
 
-    The lock is asked for a moment, shared; whoever takes it meanwhile tries again (see `WorkdirLock`).
+    The lock is requested for a moment, shared; a process that takes it meanwhile tries again (see `WorkdirLock`).
 
     Raises:
       WorkdirError: the lock cannot be read.

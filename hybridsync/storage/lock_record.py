@@ -1,8 +1,8 @@
 """What a workdir's lock says of its holder, and when a process of another host may take it from one that is silent.
 
-Some file systems grant everybody a lock: NFS without its lock daemon, and disks in user space. There the file's record
-and a beat stand in for it. A boot id, not a host's name, says whether the kernel that granted the lock also knew its
-holder: two machines may have one name. Pure; `durable.WorkdirLock` reads, waits and writes.
+Some file systems grant every process a lock: NFS without its lock daemon, and disks in user space. There the file's
+record and a beat stand in for it. A boot id, not a host's name, shows whether the kernel that granted the lock also
+knew its holder: two machines may have one name. Pure; `durable.WorkdirLock` reads, waits and writes.
 
     >>> ours, theirs = LockRecord(7, "here", 1, "boot-1", "a"), LockRecord(8, "there", 1, "boot-2", "b")
     >>> LockRecord.parse(theirs.text().encode()) == theirs
@@ -36,10 +36,10 @@ class LockRecord:
     """Names the process that has taken a workdir's lock.
 
     Args:
-      pid: of the process.
-      host: its machine's name.
+      pid: id of the process.
+      host: name of its machine.
       started: clock ticks at which the process started; None where an older version wrote the record.
-      boot: which start of which machine it runs under; "" where an older version wrote the record, which did not beat.
+      boot: boot id of the machine that it runs on; "" where an older version wrote the record, which did not beat.
       nonce: drawn anew each time that the lock is taken.
     """
 
@@ -76,8 +76,8 @@ class Look(NamedTuple):
     """What was read at one moment.
 
     Args:
-      record: of the lock; None where it names nobody, because its holder has given it back.
-      beat: content of the holder's beat; b"" where there is none.
+      record: record of the lock; None if it names no holder, because the last one has given it back.
+      beat: content of the holder's beat; b"" if absent.
     """
 
     record: LockRecord | None

@@ -57,7 +57,7 @@ class StepFiles:
     """Writes and reads the files of one step at a time.
 
     Args:
-      items: names of the JSON objects beside the state.
+      items: names of the JSON objects that are stored with the state.
     """
 
     def __init__(self, items: tuple[str, ...]) -> None:

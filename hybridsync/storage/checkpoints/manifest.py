@@ -61,7 +61,7 @@ class Manifest:
       leaves: each leaf's type, as `float32[2,3]`, and the digest of its bytes, by path.
       items: the digest of each JSON object, by name.
       files: each file's size in bytes and digest, by its path below the step; the manifest itself is not in it.
-      step: its number; None where an older version did not say, as for the two below.
+      step: number of the step; None in the manifest of an older version, as for the two below.
       run: identity of the run that saved it.
       parent: number of the step before it, and the digest of that one's manifest.
     """
@@ -93,8 +93,8 @@ class Manifest:
         """Return the manifest of which this is the text.
 
         Args:
-          content: of `manifest.json`.
-          step: how to call the step in errors.
+          content: content of `manifest.json`.
+          step: name of the step, for errors.
 
         Raises:
           Damaged: it is not the text of a manifest, byte for byte, or lacks a part.
@@ -129,8 +129,8 @@ class Manifest:
         """Compare where a step stands with what it says of itself.
 
         Args:
-          folder: of the step, among the others of its run.
-          run: identity of the run that they are of; None where nobody knows.
+          folder: folder of the step, among the others of its run.
+          run: identity of the run that they are of; None if unknown.
 
         Raises:
           Damaged: it has another step's name, is of another run, or does not follow the step before it.

@@ -68,7 +68,7 @@ class SaveInfo:
     Args:
       step: running number of the commit.
       bytes: size of its files.
-      secs: from the call to the last fsync.
+      secs: seconds from the call to the last fsync.
     """
 
     step: int
@@ -104,8 +104,9 @@ class CheckpointStore:
 
     Args:
       directory: created with its parents where absent.
-      keep: how many of the newest steps stay.
-      run: identity of the run, which its steps carry: those of another are set aside. None takes and says none.
+      keep: number of the newest steps to keep.
+      run: identity of the run, which its steps carry: those of another are set aside. None accepts any step and writes
+        none.
       clock: source of `SaveInfo.secs`.
       fence: see `write_durable`.
 
@@ -144,7 +145,8 @@ class CheckpointStore:
           run: JSON object.
 
         Raises:
-          CheckpointError: the previous steps are intact, and this one is whole or absent; the message says why.
+          CheckpointError: the previous steps are intact, and this one is whole or absent; the message contains the
+            reason.
           TaskError: a leaf is not an array of numbers.
           WorkdirTaken: by the fence; this step is absent, and nothing was removed.
         """
@@ -199,7 +201,7 @@ class CheckpointStore:
             `protocol_state` alone may be missing on either side.
 
         Returns:
-          The verified checkpoint, None when there is no step at all.
+          The verified checkpoint, None if there is no step at all.
 
         Raises:
           CheckpointError: the state is of another model or optimizer, or of another format version, or no
@@ -261,7 +263,7 @@ class CheckpointStore:
         """Return a place in `partial/` that neither this store nor another chief's ever used.
 
         When a write fails, TensorStore may still be busy with others: none of them may reach a later step's files. The
-        same goes for a chief that stood still in a save, while another one took the workdir over.
+        same holds for a chief that was stopped during a save, while another chief took the workdir over.
         """
         self._attempts += 1
         return self._directory / PARTIAL / f"{step}.{self._attempts}.{self._own}"
@@ -292,7 +294,7 @@ class CheckpointStore:
         source, folder = self._directory / str(step), self._directory / QUARANTINE
         try:
             place = make_directory(folder) / source.name
-            if source.is_symlink():  # what it points to is somebody else's
+            if source.is_symlink():  # what it points to is not ours
                 write_durable(make_directory(place) / REASON_FILE, reason + "\n", self._fence)
                 self._fence()
                 os.rename(source, place / "link")
