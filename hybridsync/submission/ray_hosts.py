@@ -59,15 +59,15 @@ class Host:
         """Run the agent until the run has ended, and return the run's exit code.
 
         Args:
-          arguments: of `hybridsync host`, but the address.
-          folder: in which it runs, as on the machine of the user's command.
+          arguments: arguments of `hybridsync host`, except the address.
+          folder: folder in which it runs, as on the machine of the user's command.
         """
         if not Path(folder).is_dir():
             say(f"error: this node has no folder {folder}; start the job in one that all nodes share")
             return EXIT_REFUSED
         environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         while True:
-            # An actor that is killed leaves no agent behind that would stand in the way of the next one.
+            # An actor that is killed leaves no agent that would stand in the way of the next one.
             command = ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "hybridsync", "host"]
             command += [f"--address={self.address()}", *arguments]
             with subprocess.Popen(command, env=environ, cwd=folder) as self._agent:
@@ -101,8 +101,8 @@ def train(job: Job, *, address: str, cpus: float, gpus: float) -> int:
     Args:
       job: what each host is started with.
       address: of the Ray cluster; "auto" for the one that this machine belongs to.
-      cpus: that each host takes of its node.
-      gpus: likewise; 0 for none.
+      cpus: number of cpus that each host takes of its node.
+      gpus: number of gpus that each host takes of its node; 0 for none.
 
     Raises:
       AddressError: there is no Ray cluster.

@@ -1,7 +1,7 @@
 """Trains as a job of Slurm: submits the job script `train.sbatch`, and shows what it prints until it ends.
 
-The job does not depend on the follower. The same command finds its job in the queue, by the job's comment, and goes on
-showing it.
+The job does not depend on the follower. The same command finds its job in the queue, by the job's comment, and
+continues to show it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ LOOK_SECS = 0.5
 """Between two looks at the job's output."""
 
 FIRST_ASK_SECS, ASK_SECS = 0.5, 5.0
-"""Between two questions to Slurm: soon at first, since many mistakes show at once; then its controller, which serves
-everybody, is asked twice as late each time, up to the second number."""
+"""Between two questions to Slurm: soon at first, since many mistakes show at once; then its controller, which all users
+share, is asked twice as late each time, up to the second number."""
 
 ANSWER_SECS = 60.0
 """How long one of its commands may take."""
