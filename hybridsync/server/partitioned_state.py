@@ -27,12 +27,12 @@ class PartitionedState:
     Args:
       shard: the primary's part of the state.
       peers: the other servers.
-      apply_log: where updates are written down.
-      clock: for spans.
+      apply_log: log to which updates are written.
+      clock: clock for spans.
 
     Attributes:
       first_applied: monotonic seconds of the phase's first update; 0 before it.
-      last_applied: of its last one.
+      last_applied: monotonic seconds of the phase's last update.
     """
 
     def __init__(self, shard: Shard, peers: Peers, apply_log: ApplyLog, clock: Clock) -> None:

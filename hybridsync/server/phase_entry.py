@@ -26,11 +26,11 @@ class _Entry:
 class Entrance:
     """Lets one phase at a time be entered; a newer one takes the place of an older one.
 
-    A repeated Enter waits for the first and shares its outcome. The owner's condition guards the entry under way.
+    A repeated Enter waits for the first and shares its outcome. The owner's condition guards the entry in progress.
 
     Args:
       condition: the server's.
-      secs: how long a repeated call waits for the first one.
+      secs: seconds that a repeated call waits for the first one.
     """
 
     def __init__(self, condition: threading.Condition, secs: float) -> None:
@@ -54,16 +54,16 @@ class Entrance:
         """Enter `phase_id`, or share the outcome of the call that does.
 
         Args:
-          phase_id: to enter.
+          phase_id: id of the phase to enter.
           held: returns what is held where the phase is served already, else None; called under the lock.
           leave: refuses the calls of the phase before; called under the lock.
           fetch: returns the new state; called while the lock is free, so that heartbeats and readers go on.
           swap: begins to serve what was fetched; called under the lock.
 
         Raises:
-          StalePhase: a newer phase is served or being entered, or another one of that number.
+          StalePhase: a newer phase, or a different one of that number, is served or being entered.
           WaitTimeout: the call that this one repeats has not ended in time.
-          HybridSyncError: what `fetch` or `swap` raised; the server can enter the same phase again then.
+          HybridSyncError: the error that `fetch` or `swap` raised; the server can enter the same phase again then.
         """
         with self._condition:
             if (served := held()) is not None:

@@ -40,21 +40,21 @@ class Primary:
     """The server that runs the rule; it keeps the whole state, or its part of it where there are other servers.
 
     The condition guards everything below it; it is notified at the end of each turn, when calls may be released. The
-    other servers are told of every decision in the order in which it was made under this condition. Heartbeats need
+    other servers are notified of every decision in the order in which it was made under this condition. Heartbeats need
     it, so nothing that takes as long as a transfer of the state is waited for under it.
 
     Args:
       programs: the run's compiled programs; of them `update` and `total` are used.
-      publisher: how parameters are lent out.
-      reader_at: how to reach the role that holds a phase's starting state.
-      clock: for spans.
-      apply_log: where updates are written down.
+      publisher: lends parameters to callers.
+      reader_at: returns a reader of the role at an address that holds a phase's starting state.
+      clock: clock for spans.
+      apply_log: log to which updates are written.
       completed: set when the phase's units are all applied, so that the chief hears of it at once.
-      device: where the state lives; None is jax's default.
-      peers: the other servers; None where there are none.
-      watchdog: of the process.
-      failed: told why this server cannot go on, if it cannot (see `Turn`).
-      allocate: makes what snapshots are kept in (see `SnapshotBuffer`).
+      device: device that holds the state; None is jax's default.
+      peers: the other servers; None if there is no other server.
+      watchdog: watchdog of the process.
+      failed: called with the reason why this server cannot go on (see `Turn`).
+      allocate: makes buffers for snapshots (see `SnapshotBuffer`).
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Primary:
         Raises:
           ConfigError: the protocol is unknown, has no server rule, or cannot work with these members.
           InvalidMessage: the phase has no members.
-          StalePhase: a newer phase is served or being entered, or another one of that number.
+          StalePhase: a newer phase, or a different one of that number, is served or being entered.
           DamagedState: what arrived is not the state that was captured.
           WaitTimeout: the state did not arrive in time.
         """
@@ -154,7 +154,7 @@ class Primary:
 
         Raises:
           StalePhase: another phase is served.
-          WaitTimeout: somebody still reads the last snapshot, or another server did not hand over its part in time.
+          WaitTimeout: a reader still reads the last snapshot, or another server did not hand over its part in time.
           HybridSyncError: another server failed.
         """
         with self._condition:
@@ -269,7 +269,7 @@ class Primary:
         Raises:
           StalePhase, StaleIncarnation: the caller is out of date.
           UnknownRole: the caller takes no part in the phase.
-          StillHeld: it is not granted yet; say the same again.
+          StillHeld: it is not granted yet; repeat the call.
         """
         with self._turn:
             call = self._core.ready(push)
@@ -279,9 +279,9 @@ class Primary:
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
         """Offer a contribution tree; returns when the rule releases it, with the newest parameters then.
 
-        A unit is applied once: a repeated push waits for the first one's release and gets its result. A push goes on
-        being held when its call ends; the same units find it again. A contribution that is not finite is dropped
-        without asking the rule.
+        A unit is applied once: a repeated push waits for the first one's release and gets its result. A push stays held
+        when its call ends; the same units find it again. A contribution that is not finite is dropped without asking
+        the rule.
 
         Raises:
           StalePhase, StaleIncarnation: the caller is out of date; nothing was applied.

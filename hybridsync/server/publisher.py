@@ -58,13 +58,13 @@ class PublishedParameters:
 class ParameterPool:
     """Packs the parameters of each update into a buffer that nobody reads.
 
-    Two buffers serve unless a reader is slow; then another one is added, so that a pull never sees half an update.
-    The lock guards the readers' counts and the current copy.
+    Two buffers suffice unless a reader is slow; then a further buffer is added, so that a pull never sees half an
+    update. The lock guards the readers' counts and the current copy.
 
     Args:
-      layout: of the parameters.
+      layout: layout of the parameters.
       allocate: makes a buffer of so many bytes (see `Transport.allocate`); None for memory of this process.
-      narrow: what a phase's wire is called -> the layout of the parameters that travel as it, of no more bytes.
+      narrow: name of a phase's wire -> the layout of the parameters in that format, of no more bytes.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ParameterPool:
         if free is None:
             try:
                 free = self._new_copy()
-            except HybridSyncError as error:  # the state has moved on: this is no refusal of a call
+            except HybridSyncError as error:  # the state has moved on: this does not refuse a call
                 raise MemoryError(str(error)) from error
             self._copies.append(free)
         if free.buffer.nbytes != self._layout.nbytes:

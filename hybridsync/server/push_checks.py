@@ -44,9 +44,9 @@ def check_block(push: Push, phase: Phase, limit: int) -> None:
     """Refuse a part of a contribution that no worker of the phase can stage at a server that is not the primary.
 
     Args:
-      push: to which it belongs.
-      phase: that is served.
-      limit: above every unit that the run may issue; only the primary knows more.
+      push: push to which the part belongs.
+      phase: phase that is served.
+      limit: upper bound of the units that the run may issue; only the primary knows more.
 
     Raises:
       UnknownRole: the worker takes no part in the phase.
@@ -113,8 +113,8 @@ def check_push(push: Push, phase: Phase, sequence: int, num_dropped: int) -> Non
 
     Args:
       push: as it arrived.
-      phase: that is served.
-      sequence: of the newest parameters.
+      phase: phase that is served.
+      sequence: sequence of the newest parameters.
       num_dropped: units finally dropped in the whole run: as many fresh ones may follow the phase's last.
 
     Raises:
@@ -151,7 +151,7 @@ def check_phase_id(phase_id: PhaseId, phase: Phase | None) -> Phase:
     """Return the phase that a server is in, if that is `phase_id`.
 
     Raises:
-      StalePhase: it is in another one, or in none.
+      StalePhase: the server is in a different phase, or in none.
     """
     if phase is None or phase.id != phase_id:
         named, held = phase_id.beside(phase.id if phase else NO_PHASE)
@@ -163,9 +163,9 @@ def check_current(push: Push, is_open: bool, newest: int) -> None:
     """Refuse a push that comes too late, or from a process whose place was taken.
 
     Args:
-      push: of the phase that the server is in.
+      push: push of the phase that the server is in.
       is_open: whether that phase still takes pushes.
-      newest: lowest incarnation of the worker that may still speak.
+      newest: lowest incarnation of the worker whose calls are accepted.
 
     Raises:
       StalePhase, StaleIncarnation: the caller is out of date.

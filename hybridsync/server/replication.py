@@ -24,7 +24,7 @@ from hybridsync.training.snapshot import fetch
 IDLE_SECS = 60.0
 
 _CHIEFS_AFFAIR = (StalePhase, RoleLost, WaitTimeout)
-"""How a line ends that says nothing about this server: the chief judges who is gone, and begins another phase."""
+"""Errors that end a replication stream but do not mean this server is broken; the chief decides who is lost."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class PartSnapshot:
     """One server's part of the state, on its way.
 
     Args:
-      part: which it is.
-      line: to its server.
-      snapshot: what the server answers.
+      part: part that the snapshot belongs to.
+      line: line to the part's server.
+      snapshot: the server's answer.
     """
 
     part: Part
@@ -71,9 +71,10 @@ class Peers:
     """Asks of the other servers what the primary needs; with none of them every call is free.
 
     Args:
-      parts: of all servers, the primary's first.
-      connect: address of a server -> the server.
-      failed: told of an error after which the servers cannot go on together; a server that is gone is none.
+      parts: parts of all servers, the primary's first.
+      connect: returns the server at an address.
+      failed: called with an error after which the servers cannot go on together; the loss of a server is not such an
+        error.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class Peers:
         """Ask for the parts of the state after `sequence`, behind which nothing was said yet.
 
         Args:
-          sequence: of the primary's newest version.
+          sequence: sequence of the primary's newest version.
           final: whether the phase ends with it.
           left: the workers whose optimizer states make up the state's.
         """

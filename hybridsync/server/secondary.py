@@ -51,13 +51,13 @@ class Store:
     staged is kept until the primary applies, discards or forgets it, or another phase is entered.
 
     Args:
-      part: what this server keeps.
-      reader_at: how to reach the role that holds a phase's starting state.
-      clock: for spans.
-      device: where the state lives; None is jax's default.
-      watchdog: of the process.
-      failed: told why this server cannot go on, if it cannot (see `Turn`).
-      allocate: makes what parameters and snapshots are kept in (see `ParameterPool`).
+      part: part of the trees that this server keeps.
+      reader_at: returns a reader of the role at an address that holds a phase's starting state.
+      clock: clock for spans.
+      device: device that holds the state; None is jax's default.
+      watchdog: watchdog of the process.
+      failed: called with the reason why this server cannot go on (see `Turn`).
+      allocate: makes buffers for parameters and snapshots (see `ParameterPool`).
     """
 
     def __init__(

@@ -39,11 +39,11 @@ class Sequencer:
       workload: units of the run.
 
     Attributes:
-      phase: that is served; None before the first.
+      phase: phase that is served; None before the first.
       open: whether it still takes pushes.
-      count: its account of units and versions, to be read.
-      compensation: how the phase's protocol makes up for staleness.
-      change: what an update of the phase does with its contributions.
+      count: its account of units and versions; read-only.
+      compensation: compensation of the phase's protocol for staleness.
+      change: kind of update in this phase: it decides the use of the contributions.
       local_updates: whether workers make local updates in this phase.
     """
 
@@ -95,7 +95,7 @@ class Sequencer:
           PlanError: the protocol is unknown or has no server rule.
           InvalidMessage: the phase has no members.
           ConfigError: the protocol cannot work with these members.
-          StalePhase: a newer phase is already served, or another one of that number.
+          StalePhase: a newer phase, or a different one of that number, is served already.
         """
         served(phase, self._workload).server_rule(phase.members)
         if self.phase is None or phase.id.number > self.phase.id.number:
@@ -201,12 +201,12 @@ class Sequencer:
     def ready(self, push: Push, at: float) -> Iterator[Decision]:
         """Take the word of a worker that it could push; returns what is to be carried out now.
 
-        Without units it says that the parameters of its base have arrived, and there is nothing to grant. A repeat, and
-        units of which another push is here or that are settled, are for nobody to decide about.
+        Without units it reports that the parameters of its base have arrived, and there is nothing to grant. A repeat,
+        and units of which another push is here or that are settled, need no decision.
 
         Args:
-          push: what it would push.
-          at: now, in seconds of the owner's clock.
+          push: push that the worker would make.
+          at: current time, in seconds of the owner's clock.
 
         Raises:
           StalePhase, StaleIncarnation, UnknownRole: see `admit`.
@@ -227,7 +227,7 @@ class Sequencer:
     def idle(self, push: Push) -> Iterator[Decision]:
         """Note that a worker has nothing to compute; returns what is to be carried out now.
 
-        Who has a push here waits for its reply, whatever a message says that took long.
+        A worker that has a push here waits for its reply, even if a delayed message reports it as idle.
 
         Raises:
           StalePhase, StaleIncarnation, UnknownRole: see `admit`.
@@ -255,15 +255,15 @@ class Sequencer:
     ) -> tuple[Ticket, Iterator[Decision]]:
         """Take a push; returns its ticket, and what is to be carried out now.
 
-        The ticket is another push's where that one decides about the units: a repeat waits for the release of the
-        first one, whoever offers the same units in another push until those are decided. A ticket of units that were
-        settled before says so in its reply.
+        The ticket is another push's where that one decides about the units: a repeat waits for the release of the first
+        one, and a push of the same units by any worker waits until those are decided. The reply in a ticket of units
+        that were settled before shows it.
 
         Args:
           push: as it arrived.
-          contribution: what it brings.
-          non_finite: the first entry of it that is no finite number; such a push is dropped without asking the rule.
-          at: now, in seconds of the owner's clock.
+          contribution: contribution of the push.
+          non_finite: its first entry that is not a finite number; such a push is dropped without asking the rule.
+          at: current time, in seconds of the owner's clock.
 
         Raises:
           StalePhase, StaleIncarnation, UnknownRole: the caller is out of date.
@@ -275,7 +275,7 @@ class Sequencer:
             if earlier is not None and (not earlier.decided or self.is_same(push, earlier)):
                 if earlier.push.worker == push.worker:
                     return earlier, iter(())
-                if earlier.reply is not None:  # held, but nobody waits for it: the update may need more pushes to come
+                if earlier.reply is not None:  # held, but no caller waits: the update may need more pushes to come
                     return Ticket(push, None, self._repeated(push), decided=True), self._pass_by(push)
                 return earlier, self._idle(push)  # it waits for that one, which is not to wait for it
         for unit in push.units:

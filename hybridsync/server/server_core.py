@@ -5,8 +5,8 @@ A driver lets one caller in at a time and ends each turn with `release`. Three r
 - The update is carried out inside the turn, between its decision and its count: the core calls a `StateHolder`.
 - A reply is made when it is sent (`answer`), not when the call is released: the parameters that go with it are then the
   newest.
-- The end of a call is not the end of its push. A driver that gives a call up says so (`withdraw`). The push stays held,
-  and the same units find it again.
+- The end of a call is not the end of its push. A driver that gives a call up calls `withdraw`. The push stays held, and
+  the same units find it again.
 
 >>> from hybridsync.core.plan import PhaseId
 >>> class Adding:
@@ -79,7 +79,7 @@ class StateHolder(Protocol):
 
         Args:
           left: workers and their incarnations, at least one.
-          sequence: of the phase's last version.
+          sequence: sequence of the phase's last version.
         """
         ...
 
@@ -90,11 +90,12 @@ class HeldCall:
 
     Args:
       push: what is pushed.
-      contribution: what it brings; the caller's, until the call ends.
-      non_finite: the first entry of it that is no finite number.
-      ticket: the push that decides about it, its own or another one with the same units; None waits for a grant.
+      contribution: contribution of the push; the caller's, until the call ends.
+      non_finite: the first entry of the contribution that is not a finite number.
+      ticket: ticket of the push that decides about the call: its own, or that of a different push with the same units;
+        None waits for a grant.
       was_settled: whether its units had their end when it was offered.
-      outcome: how it ended; None while it is held.
+      outcome: result of the call; None while it is held.
     """
 
     push: Push
@@ -110,11 +111,11 @@ class ServerCore:
 
     Args:
       holder: carries updates out.
-      now: the driver's clock.
+      now: returns the time of the driver's clock.
       sequencer: decides about pushes.
 
     Attributes:
-      sequencer: to be read by the driver.
+      sequencer: decides about pushes; read-only for the driver.
     """
 
     def __init__(self, holder: StateHolder, now: Callable[[], float], sequencer: Sequencer | None = None) -> None:
@@ -150,7 +151,7 @@ class ServerCore:
         check_place(worker)
         if self.sequencer.phase_id == phase_id:
             self._carry_out(self.sequencer.fence(worker, incarnation))
-            self._holder.forget(worker, incarnation)  # behind the updates that the fence lets go
+            self._holder.forget(worker, incarnation)  # after the updates that the fence lets go
 
     # --- calls of workers ---
 
@@ -264,7 +265,7 @@ class ServerCore:
         return missing_uploads(self.sequencer.last_applied, self._uploads)
 
     def take_uploads(self) -> tuple[int, ...]:
-        """Have the mean of what workers left behind become the optimizer state, once a phase; returns whose it is."""
+        """Set the optimizer state to the mean of the workers' uploads, once per phase. Returns the workers averaged."""
         if not self.sequencer.local_updates:
             return ()
         if self._left is None:
@@ -299,7 +300,7 @@ class ServerCore:
         ticket, decisions = self.sequencer.submit(push, call.contribution, call.non_finite, self._now())
         call.ticket, call.was_settled = ticket, ticket.reply is not None
         if ticket.push is push and not call.was_settled:
-            self._holder.record_read(push)  # before its update is told of, which names what is still to be read
+            self._holder.record_read(push)  # before its update is sent, which names what is still to be read
         self._carry_out(decisions)
         return self._reply_of(call)
 
@@ -311,7 +312,7 @@ class ServerCore:
             if not sequencer.is_over(call.push, call.ticket):
                 continue
             call.outcome = self._reply_of(call)
-            if call.outcome is None:  # another push has decided, or nobody will: it is offered anew, or refused by name
+            if call.outcome is None:  # another push has decided, or none will: it is offered anew, or refused by name
                 offered = True
                 try:
                     call.outcome = self._offer(call)

@@ -85,11 +85,11 @@ class Shard:
     The lock guards the memory that was reserved for what is fetched.
 
     Args:
-      part: which leaves they are, and the programs for them.
-      publisher: how parameters are lent out.
-      reader_at: how to reach the role that holds a phase's starting state.
-      device: where the state lives; None is jax's default.
-      watchdog: of the process.
+      part: leaves of this part, and the programs for them.
+      publisher: lends parameters to callers.
+      reader_at: returns a reader of the role at an address that holds a phase's starting state.
+      device: device that holds the state; None is jax's default.
+      watchdog: watchdog of the process.
     """
 
     def __init__(

@@ -13,14 +13,14 @@ class Turn:
     """One caller's turn under a server's condition, as a context manager.
 
     A `HybridSyncError` refuses a call and changes nothing. Anything else, as of memory that ran out, may come out of
-    the middle of an update: the state is used no more, and the server's process is to end, so that another one takes
+    the middle of an update: the state is used no more, and the server's process is to end, so that a new process takes
     its place. The caller gets a `RoleLost` in place of an `Exception`. A user's interrupt passes as it is, since in one
-    process the caller is the user's own thread; so does whatever else is no `Exception`.
+    process the caller is the user's own thread; so does everything else that is not an `Exception`.
 
     Args:
       condition: the server's.
       abandon: serves no phase any more; called under the condition.
-      failed: told why the server cannot go on.
+      failed: called with the reason why the server cannot go on.
     """
 
     def __init__(

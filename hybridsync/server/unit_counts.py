@@ -101,10 +101,10 @@ class Count:
 
     Attributes:
       sequence: updates applied in the whole run.
-      dropped: units so far, in the whole run.
-      num_dropped: how many these are.
+      dropped: units that were dropped so far, in the whole run.
+      num_dropped: number of the dropped units.
       missing: units of the phase that are not applied.
-      ends: what became of each unit.
+      ends: outcome of each unit.
       complete: whether all units of the phase are applied.
     """
 

@@ -12,17 +12,17 @@ class WorkerState:
     """One worker.
 
     Args:
-      newest: the lowest incarnation that may still speak; it outlives the phase.
+      newest: the lowest incarnation whose calls are accepted; it outlives the phase.
       admitted: the incarnation that was let in; its later calls are not checked again. None before the first.
-      joined: the incarnation that the rule has heard of; None where it has heard of none.
-      passes_as: the incarnation that is admitted, joined and not idle: its pushes may pass. None where there is none.
+      joined: the incarnation that the rule has heard of; None if it has heard of none.
+      passes_as: the incarnation that is admitted, joined and not idle: its pushes may pass. None if absent.
       ready: the push that the worker waits to be granted.
       granted: the push that it was granted, and that has not come yet.
       restart_count: the newest that was heard of the incarnation that has joined.
-      idle_in: the restart count of a worker that makes local updates when it said that it has nothing to compute; None
-        while it has.
+      idle_in: the restart count of a worker that makes local updates when it reported that it has nothing to compute;
+        None while it has something.
       num_units: units that a worker with local updates has had applied.
-      last: its last push that was applied; None where it steps not by itself, or is fenced.
+      last: its last push that was applied; None for a worker without local updates, or a fenced one.
     """
 
     newest: int = 0
