@@ -18,8 +18,8 @@ HostWorker = tuple[str, int]
 def shares_of(total: int, counted: Mapping[Key, int]) -> dict[Key, int]:
     """Return `total` units, divided as `counted` says: what is counted where that adds up, else its proportion.
 
-    The counts and the total differ by units that nobody had leased any more when the chief heard of them, and by those
-    that a rollback took back. Largest remainders get what is over, so that the shares sum to `total`.
+    The counts and the total differ by units whose lease had ended when the chief heard of them, and by those that a
+    rollback took back. Largest remainders get what is over, so that the shares sum to `total`.
 
     Args:
       total: units applied in the run.
@@ -55,7 +55,7 @@ def added(counted: Mapping[HostWorker, int], more: Mapping[str, Mapping[Any, int
     """Return counts with those of one line of metrics added.
 
     Args:
-      counted: of the lines before it.
+      counted: counts of the lines before it.
       more: host -> worker, which JSON has as a text -> units.
     """
     found = dict(counted)

@@ -59,10 +59,10 @@ class Metrics:
         units: units applied in the whole run.
         examples: units times unit size.
         phase: number of the active phase.
-        protocol: of the active phase, as the plan spells it.
+        protocol: protocol of the active phase, as the plan spells it.
         loss: mean over the units whose loss arrived in the interval; None when none did.
-        learning_rate: of the newest update.
-        examples_per_sec: applied in the interval.
+        learning_rate: learning rate of the newest update.
+        examples_per_sec: examples per second that were applied in the interval.
         staleness: `Staleness.summary()` of the interval.
         workers: worker id to its own examples per second.
         compute_secs: worker id to the seconds that it computed in the interval, as far as it has reported.

@@ -1,7 +1,7 @@
 """A small HTTP server, for one page that any user of the machine may ask for: who asks costs the run little.
 
 It answers a bounded number of connections at a time and closes others at once. Each has a bounded time, whatever it
-says or takes meanwhile.
+sends or receives meanwhile.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
     """Serve a WSGI application, which several threads call at a time.
 
     Args:
-      host: address.
-      port: of it.
+      host: address to serve at.
+      port: port of the address.
       application: what to serve.
 
     Raises:

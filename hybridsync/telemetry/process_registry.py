@@ -32,11 +32,11 @@ class Loss(NamedTuple):
 class Roster:
     """Follows the processes of a run since it was last started.
 
-    A chief that was restarted goes on from what the earlier one has written: that one may have given a process up
-    whose end its supervisor tells only now, or may not have lived to hear of an end at all.
+    A chief that was restarted continues from the record of the earlier one: that one may have given a process up whose
+    end its supervisor reports only now, or may not have lived to hear of an end at all.
 
     Args:
-      events: of the run, in order.
+      events: events of the run, in order.
     """
 
     def __init__(self, events: Iterable[Mapping[str, Any]]) -> None:

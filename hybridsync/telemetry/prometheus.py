@@ -1,6 +1,6 @@
 """Serves a run's figures to Prometheus, where `prometheus_client` is installed (the `metrics` extra).
 
-Each scrape asks the chief where the run stands, as `hybridsync status` does, and says it by Prometheus' conventions:
+Each scrape asks the chief where the run stands, as `hybridsync status` does, and shows it by Prometheus' conventions:
 base units in the names, `_total` on what only grows, a label where the same figure is of several. What a rollback may
 take back is a gauge.
 """
@@ -44,9 +44,9 @@ def serve_metrics(host: str, port: int, status: Callable[[], StatusReply]) -> Ca
     """Serve the metrics of a run; returns what stops that.
 
     Args:
-      host: address.
-      port: of it.
-      status: says where the run stands; called by several threads at a time.
+      host: address to serve at.
+      port: port of the address.
+      status: returns the status of the run; called by several threads at a time.
 
     Raises:
       AddressError: the port is in use, or the address is none of this machine.

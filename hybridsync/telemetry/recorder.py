@@ -50,8 +50,8 @@ class Recorder:
             workdir: existing directory, locked by this process.
             clock: time source.
             timeline: whether to keep timeline.json.
-            progress: where to show how far the run is; None for nowhere.
-            restarted: another process recorded this run, which went on when that one ended.
+            progress: shows how far the run is; None shows nothing.
+            restarted: another process recorded this run, which continued when that process ended.
             fence: see `write_durable`.
 
         Raises:

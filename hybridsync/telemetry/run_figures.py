@@ -1,7 +1,7 @@
 """Follows a run through its own record: what `hybridsync status` and a metrics server tell of it.
 
-Events and metrics go through here on their way into the files, and a finished run's files are read in again, so that a
-running and a finished run are told of by the same code.
+Events and metrics go through here on their way into the files, and a finished run's files are read in again, so that
+the same code describes a running and a finished run.
 
 >>> figures = RunFigures()
 >>> figures.event({"kind": "phase_entered", "t": 1.0, "phase": 1, "protocol": "bsp", "reason": "start"})
@@ -35,18 +35,19 @@ class Newest:
 
     Args:
       t: seconds of the run at its last sign.
-      phase, protocol, reason: of the phase that was entered last; 0 and "" before the first.
-      num_switches, stall_secs: how many switches have been written, and what they cost together.
+      phase, protocol, reason: number, protocol and reason of the phase that was entered last; 0 and "" before the
+        first.
+      num_switches, stall_secs: number of switches in the record, and their total cost in seconds.
       restarts: place -> processes that took another's place.
       pids: place -> process that has it; 0 for a thread.
       quarantined: workers that were given up in this session.
       checkpoints: the newest ones, in order: units applied in it, and when it was durable, seconds of the run.
-      checkpoint_bytes: of all checkpoints together.
+      checkpoint_bytes: size of all checkpoints together, in bytes.
       evaluations: the newest ones, in order.
-      units: applied at this session's newest line of metrics; -1 before the first.
-      figures: of this session's newest line of metrics, by name; what is not finite is left out.
-      units_per_sec: of each worker, in that line.
-      sent_bytes, received_bytes: of each worker, in all lines together.
+      units: units applied at this session's newest line of metrics; -1 before the first.
+      figures: figures of this session's newest line of metrics, by name; what is not finite is left out.
+      units_per_sec: units per second of each worker, in that line.
+      sent_bytes, received_bytes: bytes of each worker, in all lines together.
       worker_hosts: worker -> host where it runs, or ran last in this session.
       applied_by: (host, worker) -> units that the chief saw applied while that worker had them there, in all lines.
     """
@@ -227,9 +228,9 @@ def follow(events: Iterable[Mapping[str, Any]], lines: Iterable[Mapping[str, Any
     """Take in what a run has written so far; what was before a start from unit 0 is another run's.
 
     Args:
-      events: of the run, in order.
-      lines: of its metrics, in order.
-      figures: that take them in.
+      events: events of the run, in order.
+      lines: lines of its metrics, in order.
+      figures: figures that are updated.
     """
     events = list(events)
     starts = [event["t"] for event in events if event["kind"] == "run_started" and event.get("reason") != "resume"]

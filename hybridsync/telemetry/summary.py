@@ -46,15 +46,15 @@ class Summary:
     """Holds the values of summary.json, name by name.
 
     Args:
-        exit: how the run ended.
+        exit: end of the run: "completed", "preempted" or "failed".
         units: the ledger's account.
         examples: examples applied.
-        seconds: from the first unit leased, stalls and earlier sessions included.
+        seconds: seconds from the first unit leased, stalls and earlier sessions included.
         plan: the plan as it was run.
         switches: the `switch` events, earlier sessions' included.
         final: `{"accuracy", "loss"}`, or what the task's `summarize` returned; empty without an evaluation.
         staleness: mean, p95 and max over the run.
-        error: one line that says why it did not complete, else None.
+        error: reason why it did not complete, one line; else None.
         units_by_host: host -> units that were applied while its workers had them; empty for a run on one host.
         quarantined_workers: number of each worker that was given up in this session, and why.
     """
@@ -86,7 +86,7 @@ def read_summary(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
     """Return what summary.json says, None before the run's first end.
 
     Raises:
-        WorkdirError: the file cannot be read, is damaged, or somebody else's.
+        WorkdirError: the file cannot be read, is damaged, or another user's.
     """
     return _read(Path(workdir) / SUMMARY_FILE)
 
@@ -103,15 +103,15 @@ def write_config(
 
     Args:
         workdir: existing directory.
-        config: resolved.
+        config: resolved configuration of the run.
         file: the configuration file as it was given; None for a run that had none.
-        workload_asked: what the command said, when `config` counts in converted units; None for the same.
+        workload_asked: workload of the command, when `config` counts in converted units; None for the same.
         run: identity of the run, which its checkpoints carry too; None for one without any.
         fence: see `write_durable`.
 
     Raises:
         OSError: the disk refuses; an earlier file is intact.
-        WorkdirTaken: by `fence`; an earlier file is intact.
+        WorkdirTaken: the fence refused; an earlier file is intact.
     """
     versions = {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
     record = {
@@ -128,7 +128,7 @@ def read_config(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
     """Return what config.json says, None in a fresh workdir.
 
     Raises:
-        WorkdirError: the file cannot be read, is damaged, or somebody else's.
+        WorkdirError: the file cannot be read, is damaged, or another user's.
     """
     return _read(Path(workdir) / CONFIG_FILE)
 

@@ -1,8 +1,8 @@
 """Measures each switch of a run: follows it from its beginning until its stall and its commit are known, then writes.
 
-A switch's event says how long its stages took, for how long nothing was trained, and how long its commit took. The
-stall is known with the next phase's first update, the commit when the disk has it, and either may be first. A change of
-members or shares alone is not committed, and has a stall only.
+A switch's event contains the duration of its stages, of the time without training, and of its commit. The stall is
+known with the next phase's first update, the commit when the disk has it, and either may be first. A change of members
+or shares alone is not committed, and has a stall only.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class StageTimer:
     """Measures each stage, and puts it on the timeline.
 
     Args:
-      clock: for intervals.
+      clock: clock for intervals.
       span: puts a named stretch of time on the timeline, from its start to its end.
 
     Attributes:
-      times: of the stages since the last `restart`.
+      times: times of the stages since the last `restart`.
     """
 
     def __init__(self, clock: Clock, span: Callable[[str, float, float], None]) -> None:
@@ -104,9 +104,9 @@ class Switches:
           before: the phase that was left.
           after: the phase that was entered.
           snapshot: the state between them.
-          times: of its stages.
-          unit_secs: what the first update of `after` computes for, which is no stall.
-          commits: whether it is committed.
+          times: times of the switch's stages.
+          unit_secs: seconds that the first update of `after` computes for, which is not part of the stall.
+          commits: whether the switch is committed.
         """
         fields = {
             "from": before.spec,
@@ -158,7 +158,7 @@ def commits_switch(before: str, after: str, reason: str) -> bool:
 def lost_switches(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the fields of the switches that a chief made since the run was started and did not live to write.
 
-    What nobody knows any more is None: the seconds of the stages and the stall were in the chief's memory.
+    A value that is lost is None: the seconds of the stages and the stall were in the chief's memory.
 
     Args:
       events: the run's events, in order.

@@ -46,7 +46,7 @@ class TensorBoard:
 
     Args:
         workdir: existing directory.
-        clock: for the records' wall time.
+        clock: clock for the records' wall time.
 
     Raises:
         ImportError: tensorboardX is not installed.

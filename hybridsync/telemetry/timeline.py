@@ -67,10 +67,10 @@ class Timeline:
 
     Args:
         workdir: existing directory.
-        elapsed: the run's time, from the event log.
-        per_stretch: most spans kept of one role in one phase: its first and last halves.
-        limit: most spans in the file; the oldest go first.
-        compact_above: lines of timeline.part above which what is no longer kept is taken out.
+        elapsed: returns the run's time in seconds, from the event log.
+        per_stretch: maximum number of spans of one role in one phase: its first and last halves are kept.
+        limit: maximum number of spans in the file; the oldest go first.
+        compact_above: number of lines of timeline.part above which spans that are no longer kept are taken out.
         fence: see `write_durable`.
     """
 
@@ -149,7 +149,8 @@ class Timeline:
                 + "\n]}\n"
             )
             write_durable(self._path, text, self._fence)
-            # What is in the file is earlier from here on; a part that cannot be removed says that it goes before it.
+            # What is in the file is earlier from here on; a part that cannot be removed contains that it goes before
+            # it.
             self._earlier, self._left_out_earlier, self._num_written = lines, left_out, self._num_written + 1
             self._stretches, self._killed, self._left_out_killed = {}, [], 0
             self._part.remove()

@@ -1,6 +1,7 @@
 """timeline.part: spans as they came in, from which a later session builds the timeline where this one is killed.
 
-Its first line says behind which writing of timeline.json it goes on; the others are lines as they stand there.
+Its first line contains the number of the writing of timeline.json that it follows; the others are lines as they stand
+there.
 """
 
 import json
@@ -23,8 +24,8 @@ class Found:
     """Holds what a killed session left.
 
     Args:
-        after: number of the writing of timeline.json that it goes on behind.
-        left_out: spans since then that it kept no longer.
+        after: number of the writing of timeline.json that the part follows.
+        left_out: number of spans since then that it kept no longer.
         lines: rows and spans.
     """
 
@@ -39,7 +40,7 @@ class Part:
     A disk that refuses them ends nothing: they are in memory as well, and only a kill would lose them.
 
     Args:
-        path: of the file; created by the first line.
+        path: path of the file; created by the first line.
         fence: see `write_durable`; a file that is another chief's by now is given up like a disk that refuses.
     """
 
