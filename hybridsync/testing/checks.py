@@ -1,7 +1,7 @@
 """Checks what must hold at every moment of a simulated run, and at its end.
 
-A `Checks` watches the simulated clusters of one run, one after another where the run was stopped and resumed. It
-believes nothing that the run's own accounting says: it keeps its own book of which updates were applied to which state.
+A `Checks` watches the simulated clusters of one run, one after another where the run was stopped and resumed. It does
+not trust the run's own accounting: it keeps its own book of which updates were applied to which state.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Checks(Watch):
     """Keeps the book, and raises at the first entry that cannot be.
 
     Attributes:
-      phases: entered by anybody, by their number.
-      found: the first violation; None while there is none.
-      orders: that the chief has taken of the run's user, each with the newest phase then.
+      phases: number -> phase, of those that any role has entered.
+      found: the first violation; None if absent.
+      orders: orders of the run's user that the chief has taken, each with the newest phase then.
     """
 
     def __init__(self) -> None:
@@ -96,12 +96,12 @@ class Checks(Watch):
         """Check that units go out in the newest phase alone, to a worker's newest process, and the accounts add up.
 
         Newest of those that this chief has heard of: a restarted one may meet a process first whose place was taken
-        before. That costs time and nothing else. Lock-step goes on in a new phase, which that process enters like any
-        other; the servers of an asynchronous one still refuse it, if they were told to, and apply each unit once, if
-        they were not (`applied` looks at both); and its successor's first word ends it.
+        before. That costs time and nothing else. Lock-step continues in a new phase, which that process enters like any
+        other; the servers of an asynchronous one still refuse it, if they were notified, and apply each unit once, if
+        they were not (`applied` looks at both); and its successor's first message ends it.
 
-        What went out before may be told again: a call that was late or came twice is answered with the stream as it
-        ended, until the next phase is announced; whoever trained on it then would be refused by the phase.
+        Units that went out before may be sent again: a call that was late or came twice is answered with the stream as
+        it ended, until the next phase is announced; the phase would refuse a worker that trained on it then.
         """
         assert self.simulated is not None
         worker, place = request.worker, (self.simulated.num_chiefs, request.worker)
@@ -221,8 +221,8 @@ class Checks(Watch):
 
         Args:
           workload: units that were to be applied.
-          unfit: units whose contribution is no finite number.
-          sessions: how often the run was started.
+          unfit: units whose contribution is not finite.
+          sessions: number of starts of the run.
 
         Raises:
           Violation: something that must hold does not.
@@ -252,7 +252,7 @@ class Checks(Watch):
             raise self.fail(f"units {gone} were dropped, though nothing is wrong with them")
         again = sum(times - 1 for times in self._times.values() if times)
         at_least = 0 if simulated.num_chiefs > 1 or sessions > 1 else self._lost
-        # Unfit ones count as applied until they are told; what is rolled back may be dropped the second time.
+        # Unfit ones count as applied until they are reported; what is rolled back may be dropped the second time.
         if not at_least <= counts.rolled_back <= again + len(unfit | self._too_stale):
             raise self.fail(
                 f"{counts.rolled_back} units are said to have been rolled back, {again} were applied again and the "
@@ -320,10 +320,11 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
     """Return the state that the updates of `log` lead to, each on the versions that it names.
 
     Args:
-      log: of a run.
-      ends: whose optimizer states a phase left behind, by its phase; a state that was lost since may have had them.
-      phases: by their number.
-      final: fingerprint of what the run ended with.
+      log: log of a run.
+      ends: number of a phase -> the workers whose optimizer states became the state's at its end; a state that was lost
+        since may have had them.
+      phases: phases by their number.
+      final: fingerprint of the state that the run ended with.
 
     Raises:
       Violation: the log is not one.

@@ -1,9 +1,9 @@
 """A logged run's order, carried out by the simulator's own roles: the log decides who comes when.
 
 Its asynchronous phases lead to the run's bits whether its roles were threads or processes; lock-step ones only for
-threads, because a mesh of processes sums in another order. Nobody is leased a unit, and time stands for nothing: each
-contribution is computed on the version that the log names and reaches the server, or the mesh, in the log's order. What
-becomes of it is for the protocol's rule to say, and what the simulator then writes down has to be that log again.
+threads, because a mesh of processes sums in another order. No worker leases units, and time means nothing: each
+contribution is computed on the version that the log names and reaches the server, or the mesh, in the log's order. The
+protocol's rule decides about it, and the log that the simulator then writes has to equal the first one.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def follow(run: Run, phases: Sequence[Logged], arithmetic: Arithmetic) -> State:
     """Return the state that a logged order leads to.
 
     Args:
-      run: with the configuration of the logged one.
-      phases: of the log, in order.
-      arithmetic: what is computed.
+      run: run with the configuration of the logged one.
+      phases: phases of the log, in order.
+      arithmetic: computes gradients and states.
 
     Raises:
-      HybridSyncError: the rule did with a contribution what the log does not say.
+      HybridSyncError: the rule decided about a contribution otherwise than the log.
     """
     loop = Loop()
     simulated = SimulatedCluster(
@@ -169,7 +169,7 @@ def _retrace(server: Server, phase: Phase, logged: Logged) -> None:
 
     for number, entry in enumerate(logged.entries):
         newest.update({push.worker: push.incarnation for push in entry.stepped})
-        for worker in (push.worker for push in entry.stepped):  # who was idle begins anew, and is awaited again
+        for worker in (push.worker for push in entry.stepped):  # an idle worker begins anew, and is awaited again
             server.pull(push_of(worker, (), number), heard)
         for absent in sorted(set(members) - {push.worker for push in entry.stepped}):
             server.idle(push_of(absent, (), number), heard)
@@ -196,8 +196,8 @@ def _retrace(server: Server, phase: Phase, logged: Logged) -> None:
 class _Pushes:
     """Offers the pushes of a served phase in their order.
 
-    The log does not say whose a push was; whoever was answered last with nothing newer than its base may have sent it.
-    A rule that waits for workers is told of those who have no part in an update that they have nothing to do.
+    The log does not name the worker of a push; any worker whose last answer was nothing newer than its base may have
+    sent it. A rule that waits for workers is notified that those without a part in an update are idle.
     """
 
     def __init__(self, server: Server, phase: Phase) -> None:

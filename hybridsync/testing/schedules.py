@@ -51,8 +51,8 @@ class Restless:
     It changes its mind at once.
 
     Args:
-      seed: of what it wants.
-      every: units of lock-step for which it wants the same.
+      seed: random seed of its decisions.
+      every: number of lock-step units for which it keeps a decision.
     """
 
     seed: int
@@ -82,10 +82,10 @@ class Schedule:
     """Describes a drawn trial: a run, and what happens to it.
 
     Args:
-      seed: it was drawn from.
-      plan, workers, servers, units: of the run.
-      unfit: units whose contribution is no finite number.
-      scenario: what happens.
+      seed: random seed that the schedule was drawn from.
+      plan, workers, servers, units: values of the run's configuration.
+      unfit: units whose contribution is not finite.
+      scenario: the incidents of the run.
       online: whether a restless policy changes members and protocols besides.
     """
 
