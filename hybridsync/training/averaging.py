@@ -34,9 +34,9 @@ def averaged(state: TrainState, part: Part, reply: GroupReply) -> TrainState:
     The learning rate follows the units of the whole run, which a replica hears of at its group rounds.
 
     Args:
-      state: of one replica.
+      state: state of one replica.
       part: the group's average, or the replica's own part.
-      reply: what the group round was.
+      reply: the reply to the group round's request.
     """
     counters = {"units": jnp.int32(reply.units), "updates": jnp.int32(reply.sequence)}
     opt_state = part.opt_state if reply.optimizer else state.opt_state

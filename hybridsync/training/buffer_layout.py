@@ -57,7 +57,7 @@ class Layout:
     """A bijection between trees of one structure and one contiguous buffer with 64-byte-aligned leaves.
 
     Args:
-      leaves: in the order in which jax flattens the tree.
+      leaves: leaves in the order in which jax flattens the tree.
       nbytes: size of the buffer, padding included.
       schema_hash: digest of all paths, dtypes and shapes; equal on two sides that can exchange buffers.
       treedef: jax PyTreeDef of the structure that `unpack` gives back.

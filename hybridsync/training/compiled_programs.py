@@ -9,8 +9,8 @@ what is not in it yet; and `mean_state`, the shared optimizer state of all of th
 contribution off the parameters, as it is or through an outer optimizer.
 
 A *contribution* is one tree of float32 and int32 leaves: gradients, float model statistics and loss, each already
-weighted, beside their weight. Idle members contribute weight 0. What a failed collective could lose is never donated:
-`update` runs behind it.
+weighted, and their weight. Idle members contribute weight 0. What a failed collective could lose is never donated:
+`update` runs after it.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Programs:
     """The compiled programs of one task and optimizer, shared by all phases so that a switch compiles nothing.
 
     Args:
-      task, optimizer: what to train, and how.
+      task, optimizer: model, loss and data, and the optimizer of the training.
       unit_size: examples a unit, B.
       workload: units W.
-      seed: of the run.
+      seed: random seed of the run.
       donate_parameters: whether `update` may reuse the parameters' memory. False where others read them while it
         runs (threads sharing one state).
-      donate_rest: whether it may reuse the memory of everything else in the state. False where a state is needed
-        again behind its update (a simulation, whose states are values).
+      donate_rest: whether it may reuse the memory of everything else in the state. False where a state is needed again
+        after its update (a simulation, whose states are values).
       kept: names of the protocols whose outer optimizers keep something in the state.
       handling: what becomes of the momentum where the plan goes over to asynchrony.
     """
@@ -112,8 +112,8 @@ class Programs:
     def entered(self, state: TrainState) -> TrainState:
         """Return what a phase that begins with `state` trains on: the same, unless its momentum is to begin anew.
 
-        It depends on the units applied alone, so that whoever enters with a state that has had no update since, for
-        whatever reason and however often, does what was done to it before.
+        It depends on the units applied alone, so that every entry with a state that has had no update since, for
+        whatever reason and however often, treats it as before.
         """
         if not self._handling.zero_at or int(state.counters["units"]) not in self._handling.zero_at:
             return state
@@ -155,10 +155,10 @@ class Programs:
         """Return the contribution of `unit` at `parameters`; dispatched, not awaited.
 
         Args:
-          parameters: to compute on; with a narrow wire also as they have travelled.
-          unit: whose gradient it is.
-          wire: what both are rounded to (see `hybridsync.training.wire`). Rounding has programs of its own: the
-            gradient's last bits depend on what it is compiled with.
+          parameters: parameters to compute on; with a narrow wire also as they have travelled.
+          unit: unit whose gradient is computed.
+          wire: number format that both are rounded to (see `hybridsync.training.wire`). Rounding has programs of its
+            own: the gradient's last bits depend on what it is compiled with.
         """
         if wire == FLOAT32:
             return self.unit_gradient(parameters, self.batch(unit), np.int32(unit), self.key)
@@ -170,7 +170,7 @@ class Programs:
         Two by two, so that one compiled program serves updates of every size.
 
         Args:
-          contributions: at least one.
+          contributions: contributions to add, at least one.
           weights: factor on each one's gradients; () is 1 each. What is divided by, the number of units, stays.
         """
         if weights:
@@ -186,9 +186,9 @@ class Programs:
         """Return a unit's contribution with its gradients compensated for their staleness, and the squares after it.
 
         Args:
-          contribution: of one unit.
-          base: that it was computed on.
-          now: that it will be applied to.
+          contribution: contribution of one unit.
+          base: parameters that it was computed on.
+          now: parameters that it will be applied to.
           how: see `Compensation`.
           squares: moving mean of the gradients' squares before it; None before the first, or where `how` needs none.
         """

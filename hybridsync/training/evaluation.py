@@ -19,7 +19,7 @@ class Evaluator:
 
     Args:
       task: its `summarize` is used where it has one, else `evaluate` summed over the held-out batches.
-      watchdog: of the process; each batch is progress.
+      watchdog: watchdog of the process; each batch is progress.
     """
 
     def __init__(self, task: Task, watchdog: Watching = UNWATCHED) -> None:

@@ -4,12 +4,12 @@ The server's version of the parameters is the common ground: a `Local` is such a
 taken off since, or less those of its pushes that the version does not hold yet. What is computed with is opaque here,
 so that processes, threads, the simulator and a replay step alike.
 
-A worker leaves its optimizer state behind as it was at the last push that was applied, so that a unit whose push came
-to nothing is in no momentum when another worker computes it again.
+A worker uploads its optimizer state as it was at the last push that was applied, so that a unit whose push came to
+nothing is in no momentum when another worker computes it again.
 
 The schedule is read at the progress of the whole cluster as far as the worker knows it: the units in its version, and n
-for each unit of its own that the version lacks, as if the others were as fast. Told to step alone, it reads n times its
-own progress.
+for each unit of its own that the version lacks, as if the others were as fast. Where it steps alone, it reads n times
+its own progress.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Local(NamedTuple):
     """Parameters handle of a worker that makes local updates.
 
     Args:
-      sequence: of the version that it came from.
-      parameters: what is computed on.
+      sequence: sequence of the version that it came from.
+      parameters: parameters that the next gradient is computed on.
       at: units that the schedule reads in the next step.
-      units: stepped through since the version, and not pushed yet.
-      moved: what those steps took off, or where they came to; None without any.
+      units: units that were stepped through since the version, and not pushed yet.
+      moved: difference that those steps took off, or the parameters after them; None without any.
       last: contribution of the last of them.
     """
 
@@ -71,14 +71,14 @@ class Stepper:
     """One worker's own optimizer in one phase.
 
     Args:
-      stepping: what is computed with.
-      protocol: says the rate of its steps, and what becomes of its pushes.
+      stepping: computes the steps.
+      protocol: protocol of the phase: gives the rate of its steps, and the kind of its pushes.
       num_workers: members of the phase, n.
-      opt_state: that the phase began with.
+      opt_state: optimizer state that the phase began with.
 
     Attributes:
-      opt_state: as of the last step.
-      applied_opt_state: as of the last push that was applied.
+      opt_state: optimizer state after the last step.
+      applied_opt_state: optimizer state after the last push that was applied.
       last_applied_unit: the last unit of that push; -1 before any.
     """
 
@@ -136,7 +136,7 @@ class Stepper:
     def pushed(self, units: Units, reply: PushReply) -> bool:
         """Note what became of a push; returns whether it was applied.
 
-        Where it was not, the steps behind it are void: `rewind`, and begin the program anew.
+        Where it was not, the steps after it are void: `rewind`, and begin the program anew.
         """
         while self._offered:
             offered, opt_state, num_steps = self._offered.popleft()

@@ -75,7 +75,7 @@ class Run:
         Raises:
           TaskError: the task is none.
           OptimizerError: the optimizer is none, for example a ready GradientTransformation.
-          OptimizerError: its momentum cannot be handled as the configuration says.
+          OptimizerError: its momentum cannot be handled as the configuration asks.
           ConfigError: a stage cannot work with these workers, or another value is impossible.
         """
         if not isinstance(self.task, Task):

@@ -45,7 +45,7 @@ class SnapshotBuffer:
     that wait alone, for an owner whose own lock must stay free meanwhile.
 
     Args:
-      layout: of the state.
+      layout: layout of the state.
       allocate: makes a buffer of so many bytes (see `Transport.allocate`); None for memory of this process.
     """
 
@@ -77,7 +77,7 @@ class SnapshotBuffer:
         The owner takes its own lock inside, not around it: the readers may be slow.
 
         Raises:
-          WaitTimeout: somebody still reads the last snapshot, or takes another one.
+          WaitTimeout: a reader still reads the last snapshot, or a caller takes a new one.
         """
         deadline = SYSTEM_CLOCK.monotonic() + self._read_secs
         if not self._capturing.acquire(timeout=self._read_secs):
@@ -93,7 +93,7 @@ class SnapshotBuffer:
         """Copy `state` into the buffer; the caller keeps updates away meanwhile.
 
         Raises:
-          WaitTimeout: somebody still reads the last snapshot.
+          WaitTimeout: a reader still reads the last snapshot.
         """
         self.fill(lambda buffer: self.layout.pack(state, out=buffer))
 
@@ -101,7 +101,7 @@ class SnapshotBuffer:
         """Let `write` put a state into the canonical buffer, or a part of it: nobody reads it before `finalize`.
 
         Raises:
-          WaitTimeout: somebody still reads the last snapshot.
+          WaitTimeout: a reader still reads the last snapshot.
         """
         with self._condition:
             self._await_readers(self._read_secs)
@@ -180,12 +180,12 @@ class SnapshotBuffer:
 class CommittedState:
     """The chief as a holder: it keeps the last committed state, for when nobody holds a newer one.
 
-    The state itself is the commit's own copy; it is packed when somebody needs it. The lock guards which one is kept.
+    The state itself is the commit's own copy; it is packed when a reader needs it. The lock guards which one is kept.
 
     Args:
-      snapshot_buffer: what others read.
-      snapshot: of the state that the run starts from.
-      state: that state.
+      snapshot_buffer: buffer that others read.
+      snapshot: snapshot of the state that the run starts from.
+      state: the state that the run starts from.
     """
 
     def __init__(self, snapshot_buffer: SnapshotBuffer, snapshot: Snapshot, state: TrainState) -> None:
@@ -221,7 +221,7 @@ class CommittedState:
         """Return a snapshot of the kept state, readable here.
 
         Raises:
-          WaitTimeout: somebody still reads the snapshot published before.
+          WaitTimeout: a reader still reads the snapshot published before.
         """
         snapshot, state = self._kept
         self._snapshot_buffer.pack(state)
@@ -255,9 +255,9 @@ def fetch_starting_state(
     It is not bound to that device: programs take it and arrays in host memory alike, compiled once.
 
     Args:
-      phase: to be entered.
-      layout: of the state.
-      reader_at: how to reach the role that holds it.
+      phase: phase to be entered.
+      layout: layout of the state.
+      reader_at: returns a reader of the role at an address that holds the state.
       buffer: see `fetch`.
 
     Raises:
@@ -279,11 +279,11 @@ def fetch(
 
     Args:
       source: address of the role that keeps it.
-      snapshot_id: which one it keeps.
-      digest: its fingerprint.
-      layout: of the state.
-      reader_at: how to reach the role.
-      buffer: uint8[layout.nbytes] that nobody uses for anything else from now on; None for a fresh one.
+      snapshot_id: number of the snapshot.
+      digest: fingerprint of the snapshot.
+      layout: layout of the state.
+      reader_at: returns a reader of the role at an address.
+      buffer: uint8[layout.nbytes] that has no other use from now on; None for a fresh one.
 
     Raises:
       DamagedState: what arrived is not the state that was captured.

@@ -36,9 +36,9 @@ def initial_state(task: Task, optimizer: Optimizer, seed: int, kept: tuple[str, 
     """Return the state before the first unit; a pure function of the arguments.
 
     Args:
-      task: what is trained.
-      optimizer: how.
-      seed: of the run.
+      task: task that is trained.
+      optimizer: optimizer of the training.
+      seed: random seed of the run.
       kept: names of the protocols that keep an outer momentum; it is 0 at the start.
 
     Raises:

@@ -168,19 +168,19 @@ class Task:
     ) -> Task:
         """Return the task of training a Flax linen module.
 
-        The collection `params` is the parameters, all other collections are model state. Where `__call__`
-        takes one of `train`, `training`, `is_training`, `deterministic` or `use_running_average`, it is told
-        whether it trains; every random stream (`dropout`) is seeded by the unit's key.
+        The collection `params` is the parameters, all other collections are model state. Where `__call__` takes one of
+        `train`, `training`, `is_training`, `deterministic` or `use_running_average`, it gets whether it trains; every
+        random stream (`dropout`) is seeded by the unit's key.
 
         Args:
           module: the module, not its class.
-          source: where units come from.
+          source: source of the units.
           loss: the objective.
           example: an input to initialize with, or a tuple of several; None takes what the loss passes to the model
             for the source's first example.
 
         Raises:
-          TaskError: `module` is no linen module, the loss raises on the first example, or `example` is needed.
+          TaskError: `module` is not a linen module, the loss raises on the first example, or `example` is needed.
         """
         if not isinstance(module, linen.Module):
             raise TaskError(f"from_linen got {module!r}, not a linen module: pass an instance, such as Net().")
