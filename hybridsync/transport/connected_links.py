@@ -21,10 +21,10 @@ class LinkConnection(ABC):
     """Calls a role, one call at a time, over a connection that is made at the first one.
 
     A call whose connection is lost is made again on a new one, as the same request may be sent twice. What the lost one
-    lent is the role's again, so that a call which does not take its place ends with `RoleLost`. Where nobody answers
-    any more the role is lost, but for a moment: whoever revokes the phase is to be heard first.
+    lent is the role's again, so that a call which does not take its place ends with `RoleLost`. Where no role answers
+    any more it is lost, but only after a moment: a revocation of the phase has to arrive first.
 
-    The lock guards everything but `close`, which ends the call under way.
+    The lock guards everything but `close`, which ends the call in progress.
 
     Args:
       who: the role, for errors.
@@ -143,8 +143,8 @@ class _Link:
     """A worker's end: where it writes contributions, and reads the parameters that a call lends, is the connection's.
 
     Args:
-      connection: to the server.
-      parameters_bytes: of its part.
+      connection: connection to the server.
+      parameters_bytes: size in bytes of the server's part of the parameters.
     """
 
     def __init__(self, connection: LinkConnection, parameters_bytes: int) -> None:
@@ -201,7 +201,7 @@ class ConnectedReader:
     """Reads the state that a role keeps.
 
     Args:
-      connection: to it.
+      connection: connection to the role.
     """
 
     def __init__(self, connection: LinkConnection) -> None:

@@ -145,16 +145,18 @@ class Services:
     Args:
       holder: the training state; takes snapshots of it and lends them.
       state_bytes: of a whole state; calls that move one may take accordingly long.
-      chief: to all roles.
-      server: a parameter server, to the chief.
-      parameters: the primary, to workers. A buffer it is handed is 64-byte aligned and its own until the call returns.
-      shard: another server, to the primary and to workers. A block is its own until it releases it.
-      optimizer: any server, to workers with local updates. A buffer it is handed is its own from then on.
-      contribution_bytes: of each contribution, or part of one, that it takes; another is refused before it is received.
+      chief: the chief, for all roles.
+      server: a parameter server, for the chief.
+      parameters: the primary, for workers. A buffer it is handed is 64-byte aligned and its own until the call returns.
+      shard: another server, for the primary and for workers. A block is its own until it releases it.
+      optimizer: any server, for workers with local updates. A buffer it is handed is its own from then on.
+      contribution_bytes: size in bytes of each contribution, or part of one, that it takes; any other size is refused
+        before it is received.
       narrow_bytes: smaller sizes that it takes as well, of phases with a narrow wire.
       num_buffers: contributions that may be held at a time, at least the number of workers. Twice that number for
         blocks, and those that the rule answers early: a lost worker's stays until the chief has noticed.
-      opt_state_bytes: of the optimizer state, or its part, that it takes; another is refused before it is received.
+      opt_state_bytes: size in bytes of the optimizer state, or its part, that it takes; any other size is refused
+        before it is received.
     """
 
     holder: SnapshotBackend
@@ -201,11 +203,11 @@ class Transport(Protocol):
         """Serve a role from now on.
 
         Args:
-          services: what it offers.
-          address: where; a transport may choose a part of it, and says which.
-          calls: served at a time. A long poll or a held push occupies one for as long as it lasts, so each caller may
-            need several.
-          watchdog: of the process; is told of the calls.
+          services: services of the role.
+          address: address to serve at; a transport may choose a part of it, and returns the whole.
+          calls: maximum number of calls at a time. A long poll or a held push occupies one for as long as it lasts, so
+            each caller may need several.
+          watchdog: watchdog of the process; it watches the calls.
 
         Raises:
           AddressError: it cannot be served there.
@@ -245,10 +247,10 @@ class HeadTransport(Protocol):
         """Serve a head from now on.
 
         Args:
-          head: is called by several threads at a time.
-          address: where; a transport may choose a part of it, and says which.
-          calls: served at a time: three for each agent.
-          admit: whom it may refuse, by the certificate of each call.
+          head: the head, called by several threads at a time.
+          address: address to serve at; a transport may choose a part of it, and returns the whole.
+          calls: maximum number of calls at a time: three for each agent.
+          admit: decides by the certificate of each call whether the caller is refused.
 
         Raises:
           AddressError: it cannot be served there.

@@ -54,8 +54,8 @@ class LinkService(ABC):
 
     Args:
       listener: a socket that listens.
-      name: of the accepting thread.
-      most: connections at a time.
+      name: name of the accepting thread.
+      most: maximum number of connections at a time.
     """
 
     def __init__(self, listener: socket.socket, name: str, most: int) -> None:
@@ -93,7 +93,7 @@ class LinkService(ABC):
         except BlockingIOError:  # it went away before it was accepted
             return None
         except OSError as error:
-            if not self._stopped:  # no descriptor is left: whoever calls waits
+            if not self._stopped:  # no descriptor is left: the caller waits
                 logging.log_every_n_seconds(logging.WARNING, "a link was not accepted: %s", 10, error)
                 pause(POLL_SECS)
             return None
@@ -107,7 +107,7 @@ class LinkService(ABC):
             self._sessions[session] = thread
             try:
                 thread.start()
-            except RuntimeError as error:  # there is no thread for it: whoever calls tries again
+            except RuntimeError as error:  # there is no thread for it: the caller tries again
                 logging.warning("a link was not accepted: %s", error)
                 del self._sessions[session]
                 session.close()

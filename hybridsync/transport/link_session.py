@@ -58,7 +58,7 @@ class LinkSession(ABC):
     Args:
       services: what the role offers.
       blocks: buffers for staged blocks.
-      caller: whose link it is; None where nobody is named.
+      caller: identity of the caller; None without certificates.
     """
 
     over: ClassVar[str]
@@ -99,7 +99,7 @@ class LinkSession(ABC):
             return refusal(error)
         except CallerLost:
             raise
-        except Exception as error:  # noqa: BLE001 - a defect is told to the caller by name, and the others are served on
+        except Exception as error:  # noqa: BLE001 - the caller gets a defect by name, the others are served on
             logging.exception("a call over %s failed", self.over)
             return refusal(HybridSyncError(f"{type(error).__name__}: {error}"))
 
@@ -170,7 +170,7 @@ class LinkSession(ABC):
     def _stage(self, request: pb.LinkRequest) -> pb.LinkReply:
         push = decode(Push, request.push)
         self._check_offer(request.num_bytes)
-        # It is kept until the primary decides, and the caller goes on.
+        # It is kept until the primary decides, and the caller continues.
         block = self._blocks.borrow(BUFFER_SECS, request.num_bytes)
         try:
             self._copy_offered(block.buffer)

@@ -33,8 +33,8 @@ def raised(name: str, text: str, who: str, what: str) -> HybridSyncError | None:
     """Return the error that a role has answered with; None where no error has that name.
 
     Args:
-      name: of its class.
-      text: of it.
+      name: name of the error's class.
+      text: text of the error.
       who: the role that was called, for the text of an error that only its log explains.
       what: the call, for that text.
     """

@@ -45,8 +45,8 @@ class OwnParameters:
     """A `ParameterLink` with one pair of buffers for the whole phase.
 
     Args:
-      calls: on the primary.
-      contribution_bytes, parameters_bytes: of its part.
+      calls: calls of the primary.
+      contribution_bytes, parameters_bytes: sizes in bytes of its part.
     """
 
     def __init__(self, calls: ParameterCalls, contribution_bytes: int, parameters_bytes: int) -> None:

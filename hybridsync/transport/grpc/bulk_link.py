@@ -21,7 +21,7 @@ class Place:
     """Where a connection is expected, and by what its caller is known.
 
     Args:
-      port: of the host that was asked.
+      port: port of the host that was asked.
       connection_id, key: random bytes (see `transport/tcp/handshake.py`).
     """
 
@@ -37,8 +37,8 @@ class BulkPort(Protocol):
         """Expect a connection of so many sockets.
 
         Args:
-          num_sockets: of it.
-          caller: who asks, and may make no other calls on it than over gRPC; None where nobody is named.
+          num_sockets: number of sockets of the connection.
+          caller: identity of the caller, which may make no other calls on it than over gRPC; None without certificates.
 
         Raises:
           WaitTimeout: no place is free.
@@ -71,10 +71,10 @@ class BulkLinkClient:
     """Asks a role for places.
 
     Args:
-      address: of the role.
+      address: address of the role.
       who: the role, for errors.
-      keys: of this process.
-      role: that is dialled; `MEMBER` for whoever holds the state.
+      keys: keys of this process.
+      role: role that is dialled; `MEMBER` for any role that holds the state.
     """
 
     def __init__(self, address: str, who: str, keys: Keyring = NO_KEYS, role: str = MEMBER) -> None:

@@ -1,6 +1,6 @@
 """Knows by its certificate who makes a call, and refuses what it may not ask before anything is parsed.
 
-Without certificates (on unix sockets, on loopback) nobody is named, and the token alone decides.
+Without certificates (on unix sockets, on loopback) no caller has an identity, and the token alone decides.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def caller_of(context: grpc.ServicerContext) -> Identity | None:
     """Return whom the caller's certificate names; None where the call came without TLS.
 
     Raises:
-      Unauthenticated: the certificate names nobody, or several.
+      Unauthenticated: the certificate names no role, or several.
     """
     shown: Any = context.auth_context()
     if shown.get("transport_security_type") != [b"ssl"]:
@@ -45,12 +45,12 @@ def check_speaker(caller: Identity | None, method: str, message: Any) -> None:
     """Refuse a message that names another sender than its caller.
 
     Args:
-      caller: of `caller_of`; None may speak for anybody, because only the token is asked for.
-      method: as Service/Method.
-      message: with the `role` and the `id` of its sender, the number of a `worker`, or the `index` of a host.
+      caller: result of `caller_of`; None may name any sender, because only the token is asked for.
+      method: name of the method, as Service/Method.
+      message: message with the `role` and the `id` of its sender, the number of a `worker`, or the `index` of a host.
 
     Raises:
-      PermissionDenied: it speaks for another one.
+      PermissionDenied: it names a different sender.
     """
     if caller is not None:
         check_sender(method, caller, *sender_of(message))

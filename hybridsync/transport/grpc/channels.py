@@ -48,7 +48,7 @@ FIRST_PAUSE_SECS, LAST_PAUSE_SECS = 0.1, 1.0
 _SERVER_OPTIONS = [
     *COMMON_OPTIONS,
     ("grpc.so_reuseport", 0),
-    ("grpc.server_handshake_timeout_ms", 10_000),  # a connection that says nothing goes
+    ("grpc.server_handshake_timeout_ms", 10_000),  # a silent connection is closed
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
     ("grpc.http2.max_ping_strikes", 0),  # a starved client sends its late pings close together
 ]
@@ -68,16 +68,16 @@ def make_server(
 
     Args:
       handlers: the servicers.
-      address: `host:port`, of which port 0 takes a free one, on the loopback interface where there are no
-        credentials; or `unix:` and the path of a socket, in a folder that no other user can enter. A socket that nobody
-        serves any more is replaced.
+      address: `host:port`, of which port 0 takes a free one, on the loopback interface where there are no credentials;
+        or `unix:` and the path of a socket, in a folder that no other user can enter. A socket without a server is
+        replaced.
       max_workers: calls served at a time; a long poll or a held push occupies one for as long as it lasts, so
         allow three for each role that calls.
       interceptors: see each call before its handler.
-      keys: of this process. Each call must show their token, where they have one. Where they have credentials, it is
-        reached over TLS alone, by those whom the same authority has certified, each of whom may make the calls of its
-        role. Each new connection meets the newest ones.
-      admit: whom it may refuse, by the certificate (see `CallerCheck`); not asked without TLS.
+      keys: keys of this process. Each call must show their token, where they have one. Where they have credentials, the
+        server is reached over TLS alone, by roles that the same authority has certified, each of which may make the
+        calls of its role. Each new connection uses the newest ones.
+      admit: decides by the certificate whether a caller is refused (see `CallerCheck`); not asked without TLS.
 
     Returns:
       the server, not yet started, and the address it is bound to.
@@ -172,7 +172,7 @@ class Servicer(grpc.GenericRpcHandler):
       unary: for each method, protobuf request -> protobuf reply.
       streams: for each streaming method, (serialized request or iterator of them, context) -> iterator of
         serialized replies; they guard themselves.
-      with_caller: for each unary method that is told who calls, (protobuf request, holder of the caller's certificate,
+      with_caller: for each unary method that needs its caller, (protobuf request, holder of the caller's certificate,
         None without TLS) -> protobuf reply.
     """
 
@@ -290,11 +290,11 @@ def retrying(
 
     Args:
       attempt: sends the same request each time.
-      deadline_secs: for all attempts together.
+      deadline_secs: limit in seconds for all attempts together.
       who: the role that is called, for the error: "chief at 127.0.0.1:4000".
       what: the call, for the error.
-      unreachable_secs: for attempts that do not reach the callee at all, of a role whose successor has another
-        address; None for the whole deadline.
+      unreachable_secs: limit in seconds for attempts that do not reach the callee at all, of a role whose successor has
+        another address; None for the whole deadline.
 
     Raises:
       HybridSyncError: by its own name, the error that the callee raised.

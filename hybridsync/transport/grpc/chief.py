@@ -68,8 +68,8 @@ class ChiefClient:
 
     Args:
       address: `host:port` of the chief; it may start later than the client.
-      deadline_secs: for each call, all attempts together; above the second that a long poll takes.
-      keys: of this process.
+      deadline_secs: limit in seconds for each call, all attempts together; above the second that a long poll takes.
+      keys: keys of this process.
 
     All methods raise, besides the errors of the ports:
       RoleLost: the chief could not be reached.

@@ -17,11 +17,11 @@ CALL_SECS = 300.0
 class WatchedCalls(grpc.ServerInterceptor):
     """Interceptor of a role's gRPC server.
 
-    A stream may wait for its caller for as long as a phase lasts, so it is no piece of work itself.
+    A stream may wait for its caller for as long as a phase lasts, so it is not a piece of work itself.
 
     Args:
-      watchdog: of the process.
-      limit_secs: of each call.
+      watchdog: watchdog of the process.
+      limit_secs: limit of each call, in seconds.
     """
 
     def __init__(self, watchdog: Watching, limit_secs: float) -> None:

@@ -29,11 +29,11 @@ COMMON_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.keepalive_permit_without_calls", 1),
 ]
 
-# What the network drops is noticed within keepalive time + timeout, because the kernel misses its acknowledgements,
-# and is over one backoff after it heals. Where the other kernel goes on to acknowledge (a stopped process, a gateway
-# that swallows replies) only a ping tells, which gRPC awaits for a minute unless told otherwise: here for as long as a
-# server's lease, because a server that goes on within it costs nobody anything. A role that compiles on a shared
-# machine can starve for a second, hence the generous timeouts.
+# What the network drops is noticed within keepalive time + timeout, because the kernel misses its acknowledgements, and
+# is over one backoff after it heals. Where the other kernel continues to acknowledge (a stopped process, a gateway that
+# swallows replies) only a ping shows it, which gRPC awaits for a minute by default: here for as long as a server's
+# lease, because a server that continues within it costs nothing. A role that compiles on a shared machine can starve
+# for a second, hence the generous timeouts.
 _CHANNEL_OPTIONS = [
     *COMMON_OPTIONS,
     ("grpc.keepalive_time_ms", 2000),
@@ -52,8 +52,9 @@ def make_channel(address: str, credentials: Credentials | None = None, role: str
 
     Args:
       address: `host:port`, or `unix:` and the path of a socket.
-      credentials: of this process; None for a channel without TLS.
-      role: that is dialled: another one's certificate is refused. `MEMBER` for whoever may hold a state.
+      credentials: credentials of this process; None for a channel without TLS.
+      role: role that is dialled; the certificate of a different role is refused. `MEMBER` for any role that may hold a
+        state.
     """
     if credentials is None:
         return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
@@ -77,14 +78,15 @@ class _Dialled:
 class Channel:
     """Connects to a role at the first call, and shows the run's token in each.
 
-    When this process has other credentials, the next call dials anew: gRPC's channels cannot change theirs. Calls that
-    are under way end where they began, and the former channel is closed behind them, by a later call. It is not closed
-    where its last call ends: that may be gRPC's own thread, for which `close` would wait. The lock guards all fields.
+    When this process has other credentials, the next call dials anew: gRPC's channels cannot change theirs. Calls in
+    progress end on the channel where they began, and that channel is closed after them, by a later call. It is not
+    closed where its last call ends: that may be gRPC's own thread, for which `close` would wait. The lock guards all
+    fields.
 
     Args:
       address: `host:port`, or `unix:` and the path of a socket.
-      keys: of this process.
-      role: that is dialled (see `make_channel`).
+      keys: keys of this process.
+      role: role that is dialled (see `make_channel`).
     """
 
     def __init__(self, address: str, keys: Keyring = NO_KEYS, role: str = MEMBER) -> None:

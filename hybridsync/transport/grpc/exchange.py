@@ -21,7 +21,7 @@ STREAM_SECS = 30.0
 class Exchange:
     """Sends one message and waits for its answer, as a unary call would; each waiting caller has a stream of its own.
 
-    The lock guards the streams that nobody waits on.
+    The lock guards the idle streams.
 
     Args:
       open_stream: stub of a method that answers every message of a stream with one; takes an iterator of bytes
@@ -39,7 +39,7 @@ class Exchange:
 
         Raises:
           grpc.RpcError: the stream ended with it, `secs` to `secs + STREAM_SECS` seconds after the request at the
-            latest; the next call opens another one.
+            latest; the next call opens a new one.
           RoleLost: the callee ended the stream without an answer.
         """
         stream = self._take(secs)

@@ -83,8 +83,8 @@ def receive(stream: Iterator[bytes], header: pb.Header, into: np.ndarray) -> Non
     """Copy the chunks behind `header` into `into` (C-contiguous uint8), up to the end of the stream.
 
     Raises:
-      SchemaMismatch: the sizes differ, a frame is no chunk, or the stream carries more or fewer bytes than
-        its header says.
+      SchemaMismatch: the sizes differ, a frame is not a chunk, or the stream carries more or fewer bytes than its
+        header announces.
     """
     view = _bytes(into)
     check_size(header.num_bytes, view.nbytes)

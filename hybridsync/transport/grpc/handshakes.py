@@ -35,7 +35,7 @@ class Handshakes:
         """Return what ends the call after another failure; None where it may be tried again.
 
         Args:
-          text: of gRPC's error.
+          text: text of gRPC's error.
           now: monotonic seconds.
           is_last: whether the call's time is over.
         """

@@ -37,8 +37,8 @@ class HeadClient:
     """A head in another process: `HeadPort`.
 
     Args:
-      address: of the head; it may start later than the client.
-      keys: of this process.
+      address: address of the head; it may start later than the client.
+      keys: keys of this process.
 
     All methods raise, besides the errors of the port:
       RoleLost: the head could not be reached, or the client is closed.

@@ -58,8 +58,8 @@ class OptimizerClient:
 
     Args:
       address: `host:port` of the server.
-      num_bytes: size of its part.
-      keys: of this process.
+      num_bytes: size of its part in bytes.
+      keys: keys of this process.
 
     All methods raise, besides the errors of the port:
       RoleLost: the server could not be reached.

@@ -147,10 +147,11 @@ class ParameterClient(SnapshotClient):
 
     Args:
       address: `host:port` of the server.
-      deadline_secs: for each call, all attempts together; None takes each call's own (see `SnapshotClient`).
-      who: the role behind the address, for errors.
-      state_bytes: of the whole state, for the chief's calls.
-      keys: of this process.
+      deadline_secs: limit in seconds for each call, all attempts together; None takes each call's own (see
+        `SnapshotClient`).
+      who: role at the address, for errors.
+      state_bytes: size of the whole state in bytes, for the chief's calls.
+      keys: keys of this process.
       reader: see `SnapshotClient`.
 
     All methods raise, besides the errors of the ports:

@@ -102,10 +102,11 @@ class ShardClient(SnapshotClient):
 
     Args:
       address: `host:port` of the server.
-      deadline_secs: for each call, all attempts together; None takes each call's own (see `SnapshotClient`).
-      who: the role behind the address, for errors.
-      state_bytes: of the whole state, for the primary's calls.
-      keys: of this process.
+      deadline_secs: limit in seconds for each call, all attempts together; None takes each call's own (see
+        `SnapshotClient`).
+      who: role at the address, for errors.
+      state_bytes: size of the whole state in bytes, for the primary's calls.
+      keys: keys of this process.
       reader: see `SnapshotClient`.
 
     All methods raise, besides the errors of the ports:
@@ -154,7 +155,7 @@ class ShardClient(SnapshotClient):
         """Stage a part of a contribution; returns its first entry that is no finite number, or "".
 
         Args:
-          push: to which it belongs.
+          push: push to which the part belongs.
           block: uint8, C-contiguous; unchanged until the call returns.
 
         Raises:

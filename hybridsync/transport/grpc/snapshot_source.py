@@ -30,7 +30,7 @@ STATE_BYTES = 1 << 36
 def capture_secs(state_bytes: int) -> float:
     """Return the deadline of a snapshot: above everything that a holder of so large a state may wait for.
 
-    These are the readers of its last snapshot, what workers leave behind, and the other servers' parts.
+    These are the readers of its last snapshot, the states that workers upload, and the other servers' parts.
     """
     readers = fetch = transfer_secs(state_bytes)
     return readers + UPLOAD_SECS + snapshot_secs(state_bytes) + fetch + ANSWER_SECS
@@ -68,13 +68,13 @@ class SnapshotClient:
 
     Args:
       address: `host:port` of the holder.
-      deadline_secs: for each call, all attempts together; None takes each call's own: above what the holder may wait
-        for, and for as many bytes as are transferred.
-      who: the role behind the address, for errors, as "worker 3".
-      state_bytes: of the whole state, where the client asks for more than `read`, which knows it.
-      keys: of this process.
+      deadline_secs: limit in seconds for each call, all attempts together; None takes each call's own: above what the
+        holder may wait for, and for as many bytes as are transferred.
+      who: role at the address, for errors, as "worker 3".
+      state_bytes: size of the whole state in bytes, if the client makes other calls than `read`, which knows it.
+      keys: keys of this process.
       reader: reads in place of this channel's stream; closed with it.
-      role: that is dialled; `MEMBER` for whoever holds the state.
+      role: role that is dialled; `MEMBER` for any role that holds the state.
 
     All methods raise, besides the errors of the port:
       RoleLost: the holder could not be reached.

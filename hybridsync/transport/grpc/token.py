@@ -24,7 +24,7 @@ class TokenCheck(grpc.ServerInterceptor):
     """Refuses a call that shows no token of the run. It comes before all other interceptors.
 
     Args:
-      keys: of this process.
+      keys: keys of this process.
     """
 
     def __init__(self, keys: Keyring) -> None:

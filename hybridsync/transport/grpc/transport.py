@@ -78,7 +78,7 @@ class GrpcTransport:
           address: see there.
           calls: see there.
           watchdog: see there.
-          beside: the services of a transport that leaves all calls but some to this one.
+          beside: services of a transport that leaves all calls but some to this one.
 
         Raises:
           AddressError: the address is not on the loopback interface and there are no credentials, is malformed, or in

@@ -26,11 +26,11 @@ class Connection(LinkConnection):
     """A `LinkConnection` through shared memory; what it lends is read-only.
 
     Args:
-      path: of the role's socket.
-      token: of the run.
+      path: path of the role's socket.
+      token: token of the run.
       who: the role, for errors.
-      deadline_secs: of a call.
-      contribution_bytes: of what this end writes; 0 for nothing.
+      deadline_secs: limit of a call, in seconds.
+      contribution_bytes: size in bytes of the contributions that this end writes; 0 for none.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Connection(LinkConnection):
             connection, request.token = self._connect(), self._token
             lost, self._has_lost = self._has_lost, False
             if lost and not lent_bytes:
-                self._drop()  # the next call says who this is
+                self._drop()  # the next call names the caller
                 raise RoleLost(f"{self._who} has ended the connection, and what it had lent is its own again")
             if self._contribution is not None and request.call != "contribution":
                 self._renew_contribution(connection)

@@ -40,13 +40,13 @@ class SlabService(LinkService):
 
     Args:
       services: what the role offers; calls come from several threads.
-      memory: where what it lends lies.
-      path: of the socket; one that nobody serves any more is replaced.
-      token: of the run.
-      most: connections at a time.
+      memory: memory of the buffers that the role lends.
+      path: path of the socket; one without a server is replaced.
+      token: token of the run.
+      most: maximum number of connections at a time.
 
     Raises:
-      AddressError: the socket cannot be made, or somebody serves there.
+      AddressError: the socket cannot be made, or another process serves there.
     """
 
     def __init__(self, services: Services, memory: SlabMemory, path: str, token: str, most: int) -> None:
@@ -73,7 +73,7 @@ class SlabService(LinkService):
         with connection, contextlib.suppress(OSError):  # it does not wait for an answer
             if not self._stopped:
                 connection.settimeout(POLL_SECS)
-                connection.recv(MOST_BYTES)  # what nobody has read would reset the caller's end before it is answered
+                connection.recv(MOST_BYTES)  # unread bytes would reset the caller's end before it is answered
                 connection.send(refusal(WaitTimeout(why)).SerializeToString())
 
 
@@ -81,10 +81,10 @@ class Session(LinkSession):
     """One caller's connection.
 
     Args:
-      connection: to it.
+      connection: connection to the caller.
       services: what the role offers.
-      memory: where what it lends lies.
-      token: of the run.
+      memory: memory of the buffers that the role lends.
+      token: token of the run.
       blocks: buffers for staged blocks.
     """
 
@@ -207,7 +207,7 @@ def _bound(path: str) -> socket.socket:
     """Return a socket that listens at `path`.
 
     Raises:
-      AddressError: it cannot, or somebody serves there.
+      AddressError: the socket cannot listen, or another process serves there.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:

@@ -30,8 +30,8 @@ def create(num_bytes: int, *, others_write: bool) -> Slab:
     """Return new memory of which every page is reserved: a write that finds none would end the process.
 
     Args:
-      num_bytes: its size, which nobody can change.
-      others_write: whether whoever is handed the file may write to it.
+      num_bytes: size in bytes, which cannot be changed.
+      others_write: whether a process that is handed the file may write to it.
 
     Raises:
       HybridSyncError: the host has too little memory, or this process too few descriptors.
@@ -78,8 +78,7 @@ def _lacking(num_bytes: int, error: OSError) -> HybridSyncError:
 class SlabMemory:
     """Makes the buffers of one process that others read in place, and finds the file of each.
 
-    They live as long as this object; what is mapped stays for as long as somebody refers to it. The lock guards the
-    table.
+    They live as long as this object; a mapping stays for as long as an object refers to it. The lock guards the table.
     """
 
     def __init__(self) -> None:

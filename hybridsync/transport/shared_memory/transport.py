@@ -24,8 +24,8 @@ class SharedMemoryTransport(TransportBesideGrpc):
     """A `Transport` between processes of one host; addresses are `unix:` and the path of a socket.
 
     Args:
-      keys: of this process: what its calls and connections show, and what it asks for. Nobody exchanges the token of a
-        run on one host.
+      keys: keys of this process, which its calls and connections show, and which it asks for. The token of a run on one
+        host is never exchanged.
     """
 
     def __init__(self, keys: Keyring = NO_KEYS) -> None:

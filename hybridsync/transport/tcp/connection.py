@@ -31,13 +31,13 @@ class TcpConnection(LinkConnection):
     """A `LinkConnection` over TCP; what a call lends is a buffer of this end, which the next such call fills.
 
     Args:
-      address: of the role's other calls.
+      address: address of the role's other calls.
       who: the role, for errors.
-      keys: of this process, for the control call.
-      deadline_secs: of a call; None takes each call's own, by what it moves.
-      contribution_bytes: of what this end writes; 0 for nothing.
-      num_sockets: of the connection.
-      role: that is dialled; `MEMBER` for whoever holds the state.
+      keys: keys of this process, for the control call.
+      deadline_secs: limit of a call, in seconds; None takes each call's own, by what it moves.
+      contribution_bytes: size in bytes of the contributions that this end writes; 0 for none.
+      num_sockets: number of sockets of the connection.
+      role: role that is dialled; `MEMBER` for any role that holds the state.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 A message goes over the first socket: how many bytes, their digest, the bytes. The buffer that it speaks of follows in
 frames. Frame `i` goes over socket `i` modulo their number, and small buffers over the first one alone. A receiver knows
-which frame is due, and receives it where it belongs: a buffer is copied by the kernel and by nobody else.
+which frame is due, and receives it where it belongs: only the kernel copies a buffer.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Lanes:
         """Send a message, and a buffer behind it.
 
         Args:
-          message: at most `MOST_BYTES`.
+          message: message of at most `MOST_BYTES`.
           buffer: uint8, C-contiguous; unchanged until the call returns.
           before_last: is waited for before the last frame is sent.
 

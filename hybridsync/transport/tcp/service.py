@@ -1,7 +1,7 @@
 """Takes connections over TCP: who cannot prove that it was given a place is sent away before anything is parsed.
 
-One thread accepts sockets and hears what they say until they have proven themselves. It holds a bounded number of them,
-each for a bounded time, and waits for none: whoever says nothing makes room for others.
+One thread accepts sockets and reads their messages until they have proven themselves. It holds a bounded number of
+them, each for a bounded time, and waits for none: a silent socket makes room for others.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class _Expected:
     """A connection that was asked for.
 
     Args:
-      key: by which its caller is known.
-      num_sockets: of it.
-      until: when nobody waits for it any longer.
-      caller: who asked; None where nobody is named.
+      key: key that proves its caller.
+      num_sockets: number of sockets of the connection.
+      until: end of the wait for it, monotonic seconds.
+      caller: identity that asked; None without certificates.
     """
 
     key: HandshakeKey
@@ -161,12 +161,12 @@ class TcpService(LinkService):
             try:
                 accepted.setblocking(False)
                 self._selector.register(accepted, selectors.EVENT_READ, unproven)
-            except OSError as error:  # the kernel can watch no more: whoever calls tries again
+            except OSError as error:  # the kernel can watch no more: the caller tries again
                 logging.log_every_n_seconds(logging.WARNING, "a link was not accepted: %s", 10, error)
                 accepted.close()
                 continue
             self._unproven[accepted] = unproven
-            self._hear(unproven)  # what it has said before it was accepted counts before it may make room
+            self._hear(unproven)  # bytes from before the accept count before it may make room
 
     def _hear(self, unproven: _Unproven) -> None:
         """Read what a socket has said, and answer it as far as it goes."""
@@ -240,7 +240,7 @@ class TcpService(LinkService):
         with self._lock:
             ends = [each.until for each in self._expected.values()]
         ends += [next(iter(self._unproven.values())).until] if self._unproven else []
-        # A place that was given out while this thread waits is looked after when it next wakes: nobody waits for it.
+        # A place that was given out while this thread waits is looked after when it next wakes: no caller waits for it.
         return max(0.0, min(ends) - SYSTEM_CLOCK.monotonic()) if ends else None
 
     def _send_late_away(self) -> None:

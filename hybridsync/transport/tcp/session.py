@@ -28,14 +28,14 @@ class TcpSession(LinkSession):
     """One caller's connection.
 
     A refused push is received and thrown away, so that the next request is found where it begins. Where it cannot be
-    known how much would have to be thrown away, the connection ends behind the refusal.
+    known how much would have to be thrown away, the connection ends after the refusal.
 
     Args:
-      lanes: to the caller, who has proven who it is.
+      lanes: lanes to the caller, which has proven its identity.
       services: what the role offers.
       blocks: buffers for staged blocks, which outlive the call.
       contributions: buffers for pushes.
-      caller: who asked for the connection; None where nobody is named.
+      caller: identity that asked for the connection; None without certificates.
     """
 
     over = "TCP"
