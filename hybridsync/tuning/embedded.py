@@ -34,18 +34,18 @@ def tune(
 ) -> Search:
     """Search for the switch point of a job, so that `Trainer(..., plan="auto")` finds it.
 
-    A search that was killed goes on when it is called again.
+    A search that was killed continues when it is called again.
 
     Args:
       task: as for `Trainer`.
       optimizer: as for `Trainer`.
       config: all values at once; or give some of its fields as keywords. Its plan is not looked at.
-      rules: of the search; None for four settings of five runs and a tolerance of a point.
+      rules: rules of the search; None for four settings of five runs and a tolerance of a point.
       runtime: "simulator" for virtual time with real gradients, "inprocess" for threads.
       scenario: the simulated cluster; None for equal workers.
       history: file of the job history; None takes the user's.
       workdir: folder for the search's runs; None takes one below runs/tune.
-      watch: is shown the search before each run, and at the end.
+      watch: called with the search before each run, and at the end.
       **fields: fields of RunConfig.
 
     Returns:
@@ -54,7 +54,7 @@ def tune(
     Raises:
       ConfigError: a value is impossible, or the task measures no accuracy.
       NoTarget: a run of pure BSP diverged, and no target was given.
-      HistoryError, WorkdirError: a file cannot be used, or somebody else searches in the folder.
+      HistoryError, WorkdirError: a file cannot be used, or another process searches in the folder.
       HybridSyncError: a run could not go on.
     """
     config = RunConfig(**fields) if config is None else dataclasses.replace(config, **fields)

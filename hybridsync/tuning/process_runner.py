@@ -21,9 +21,9 @@ class ProcessRuns:
 
     Args:
       loaded: the configuration file, with all overrides applied.
-      file: its path as given.
+      file: path of the configuration file, as given.
       overrides: `path=value` texts that make those values of the file's own.
-      folder: of the search.
+      folder: folder of the search.
     """
 
     loaded: LoadedConfig

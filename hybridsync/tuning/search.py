@@ -27,8 +27,8 @@ class Made:
     """Holds the result of a run.
 
     Args:
-      accuracy: at its end; None where it diverged.
-      seconds: it took.
+      accuracy: accuracy at the end of the run; None if it diverged.
+      seconds: duration of the run, in seconds.
       converged: accuracy at which it converged; None where it did not, or its evaluations do not tell.
     """
 
@@ -71,12 +71,12 @@ def carry_out(
     """Search for the job's switch point to the end, from whatever the history holds, and write the answer down.
 
     Args:
-      job: to search for.
-      config: of every run, but for plan and seed; the seed is that of the first run of each setting.
-      rules: of the search.
+      job: job to search for.
+      config: configuration of every run, except plan and seed; the seed is that of the first run of each setting.
+      rules: rules of the search.
       runner: makes the runs.
       history: holds the runs there are, and takes the others.
-      watch: is shown the search before each run, and at the end.
+      watch: called with the search before each run, and at the end.
 
     Raises:
       ConfigError: the seeds of the runs would pass 2**32, or a run does not tell where it converged.

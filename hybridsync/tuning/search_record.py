@@ -17,9 +17,9 @@ def record_of(search: Search, job: str, where: str) -> dict[str, Any]:
     """Return a search as plain values (see `hybridsync.report.reading.SEARCH`).
 
     Args:
-      search: under way, or at its end.
-      job: its name.
-      where: its runs are made, in words.
+      search: search in progress, or at its end.
+      job: name of the job.
+      where: place of its runs, in words.
     """
     ended = search.missing is None
     return {

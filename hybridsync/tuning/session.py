@@ -36,16 +36,16 @@ def search_in(
     """Search in a folder that nobody else searches in meanwhile (see `carry_out`).
 
     Args:
-      folder: of the search; made where it is missing.
-      job: to search for.
-      config: of every run, but for plan and seed.
-      rules: of the search.
+      folder: folder of the search; made if it is missing.
+      job: job to search for.
+      config: configuration of every run, except plan and seed.
+      rules: rules of the search.
       runner: makes the runs.
       history: file; None takes the default place.
-      watch: is shown the search before each run, and at the end, when the folder has its record, too.
+      watch: called with the search before each run, and at the end, when the folder has its record, too.
 
     Raises:
-      WorkdirError: somebody else searches there, or it cannot be written.
+      WorkdirError: another process searches there, or it cannot be written.
       HybridSyncError: as `carry_out`.
     """
 

@@ -24,10 +24,10 @@ class SimulatedRuns:
 
     Args:
       run_of: a configuration -> its run.
-      config: of every run, but for plan and seed.
-      scenario: the cluster, and what happens to it.
-      place: what the scenario is called.
-      folder: of the search; a run under way has a folder in it.
+      config: configuration of every run, except plan and seed.
+      scenario: the cluster, and the incidents of the run.
+      place: name of the scenario.
+      folder: folder of the search; a run in progress has a folder in it.
     """
 
     run_of: RunOf
