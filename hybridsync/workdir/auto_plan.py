@@ -60,15 +60,15 @@ def recall(
     A run that has begun keeps the plan it began with, whatever has been found since.
 
     Args:
-      config: whose plan is `auto`.
-      job: that it is.
+      config: configuration with the plan `auto`.
+      job: job of that configuration.
       history: file to look in; None or an empty one takes the default place.
-      workdir: of the run; None or an unused one begins a new run.
+      workdir: workdir of the run; None or an unused one begins a new run.
       prefer: runtimes whose answers to take, the best first; of one runtime the newest.
       file: the configuration file, for the command that searches; None for an embedded run.
 
     Raises:
-      NoAnswer: nobody has searched for this job's switch point; the message says how to.
+      NoAnswer: no search has been run for this job's switch point; the message contains the command for one.
       HistoryError: the history cannot be read.
       WorkdirError: the workdir's record cannot be read.
     """
@@ -98,7 +98,7 @@ def written_out(config: RunConfig, file: Path, say: Callable[[str], object], **o
     Args:
       config: resolved from the file.
       file: the configuration file.
-      say: is told where the plan comes from.
+      say: called with a line about the source of the plan.
       **options: `history`, `workdir` and `prefer`, as of `recall`.
 
     Raises:

@@ -62,25 +62,25 @@ class Opening:
     """Everything a chief starts from.
 
     Args:
-      run: with the workload converted, when units were.
+      run: the run, with the workload converted if units were.
       state: starting state on the host.
       ledger: accounting before the first unit.
-      sequence: updates applied before.
+      sequence: number of updates applied before.
       reason: "start", "resume" or "init_from".
       phase_number: newest phase number of an earlier session.
       committed: whether `state` is durable already.
-      seconds: of earlier sessions.
-      told_until: the run's time at their last sign.
+      seconds: seconds of earlier sessions.
+      told_until: last time in the record of the earlier sessions, in seconds of the run.
       switches: switch events of earlier sessions.
       rolled_back: units of an earlier session that were lost with it, and are counted as such in `ledger`.
-      known: units that the chief before this one knew to be applied, of whose loss nobody has told yet: the roles that
-        go on may hold them. 0 where there are none that do.
+      known: units that the chief before this one knew to be applied, and whose loss is not reported yet: the roles that
+        continue may hold them. 0 if there are no such roles.
       quarantined: damaged checkpoints that were set aside, newest first, as (running number of the commit, reason).
-      detours: from the plan so far, by units applied at their begin and end.
+      detours: detours from the plan so far, by units applied at their begin and end.
       given_up: units applied where lock-step had ended early, which is not what the configuration asks for now.
-      orders: of the run's user, which go on.
+      orders: orders of the run's user that stay in force.
       store, phase_ids, lock: of the workdir; None, in memory, None without one.
-      orders_dropped: of the run's user, which the configuration has no place for any more, each with why.
+      orders_dropped: orders of the run's user that the configuration has no place for any more, each with the reason.
     """
 
     run: Run
@@ -106,7 +106,7 @@ class Opening:
 
     @property
     def fence(self) -> Fence:
-        """What is asked before each rename in the workdir."""
+        """Return the fence that must pass before each rename in the workdir."""
         return unfenced if self.lock is None else self.lock.check
 
     def announce(self, recorder: Recorder, **fields: Any) -> None:
@@ -152,9 +152,9 @@ class AlreadyCompleted(Exception):
     """The workdir's run has reached its workload; nothing is left to do.
 
     Args:
-      message: says so, with the units.
+      message: text for the user, with the units.
       state: the final state.
-      summary: what summary.json holds.
+      summary: content of summary.json.
     """
 
     def __init__(self, message: str, state: TrainState, summary: dict[str, Any]) -> None:
@@ -180,19 +180,19 @@ def open_run(
       init_from: workdir of another run whose newest parameters, optax and model state to start from, at unit 0.
       convert_units: whether a checkpoint with another unit size may be resumed.
       alive: only the chief was lost: what was applied after the last commit may still be held, and is not cut off.
-      held: the workdir's lock, which a supervisor has taken; None where nobody has.
+      held: the workdir's lock, which a supervisor has taken; None if it is not taken.
       check_order: checks what the run's user orders, and what was ordered before (see `checked_order`).
 
     Raises:
       AlreadyCompleted: nothing is left to do.
-      WorkdirError: the workdir is in use, not writable, somebody else's, or used and `resume` is "never".
+      WorkdirError: the workdir is in use, not writable, another user's, or used and `resume` is "never".
       ResumeError: the run in the workdir contradicts the configuration, or there is no checkpoint and there must be.
       OptimizerError: no run can train with this optimizer (see `check_optimizer`).
       CheckpointError: no checkpoint of the workdir can be used.
       DataError: the source has no units of the size that is asked for.
       WorkdirTaken: another host has taken the workdir over from the supervisor.
     """
-    if not alive:  # before anything is written or any role is told to begin; a run under way has passed it
+    if not alive:  # before anything is written or any role begins; a run in progress has passed it
         check_optimizer(run)
     if run.workdir is None:
         if resume == "must":
@@ -219,7 +219,7 @@ def open_run(
 def check_optimizer(run: Run) -> None:
     """Check what only a traced or a computed update shows of the optimizer.
 
-    Whoever opens the run asks once for all roles: `Run.check` is for every role's process, and has to be cheap.
+    The opener of the run calls it once for all roles: `Run.check` is for every role's process, and has to be cheap.
 
     Raises:
       OptimizerError: the updates ignore the learning rate, or cannot be divided among the run's servers.
@@ -378,8 +378,8 @@ def _progress_told(events: list[dict[str, Any]], lines: list[dict[str, Any]]) ->
     A rollback loses what an earlier session had applied before it. The same units are not lost again.
 
     Args:
-      events: of all sessions; what was before a start from unit 0 is another run's.
-      lines: of metrics, from the last commit on.
+      events: events of all sessions; those before a start from unit 0 are another run's.
+      lines: lines of metrics, from the last commit on.
     """
     rolled_back, applied, since = 0, 0, 0.0
     for event in events:

@@ -1,7 +1,7 @@
 """Checks what the record in a workdir rules out: before any role starts, and again under the workdir's lock.
 
-A run that goes on with units of another size has another workload than its command line says. The record keeps
-both, so that the same command still means the same run.
+A run that continues with units of another size has another workload than its command line. The record keeps both, so
+that the same command still means the same run.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def check_workdir(workdir: Path, config: RunConfig, *, resume: Resume, convert_u
 
     Args:
       workdir: may be absent.
-      config: to start or go on with.
+      config: configuration to start or continue with.
       resume: "auto" starts fresh or resumes, "must" refuses a fresh workdir, "never" a used one.
-      convert_units: whether a run may go on with units of another size.
+      convert_units: whether a run may continue with units of another size.
 
     Raises:
       WorkdirError: the workdir is used and `resume` is "never", or it holds checkpoints without their config.json.
@@ -97,8 +97,8 @@ def check_init_from(init_from: Path, workdir: Path | None = None) -> None:
     """Check, without JAX, that a run can start from the state in `init_from`.
 
     Args:
-      init_from: workdir of the run to take it from.
-      workdir: of the run to start; None leaves nothing.
+      init_from: workdir of the run to take the state from.
+      workdir: workdir of the run to start; None leaves nothing.
 
     Raises:
       ResumeError: it is the same workdir, cannot be read, or holds no checkpoints.
