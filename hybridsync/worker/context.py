@@ -66,7 +66,7 @@ class ProgramNumerics:
     """Computes at once what engines need, with the compiled programs.
 
     Args:
-      programs: of the run.
+      programs: programs of the run.
     """
 
     def __init__(self, programs: Programs) -> None:

@@ -1,8 +1,8 @@
 """Carries out an engine's requests by blocking calls of this thread; what is begun goes to an executor.
 
-How soon a blocked thread hears that its phase was revoked is up to its calls: whoever revokes the phase makes them
-raise. Once that has happened, every call under way has to end soon, with a reply or an error, because an engine that
-is revoked still waits for the end of what it began.
+How soon a blocked thread hears that its phase was revoked depends on its calls: the code that revokes the phase makes
+them raise. Once that has happened, every call in progress has to end soon, with a reply or an error, because an engine
+that is revoked still waits for the end of what it began.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def drive(io: IO, carriers: Carriers, beside: Beside, now: Callable[[], float]) 
     """Run an engine to its end.
 
     Args:
-      io: the engine's requests.
-      carriers: what carries them out.
-      beside: kind of a request -> where it is carried out when it is begun.
+      io: requests of the engine.
+      carriers: carry out the requests.
+      beside: kind of a request -> executor that carries it out when it is begun.
       now: monotonic seconds, for the spans of tickets.
 
-    Only a HybridSyncError is thrown into the engine, because it survives no other. A StopIteration of the user's code
-    would come out of a generator as another error.
+    Only a HybridSyncError is thrown into the engine, because it survives no other kind of error. A StopIteration of the
+    user's code would come out of a generator as another error.
 
     Raises:
       HybridSyncError: the engine did not survive it.

@@ -53,12 +53,12 @@ class GroupEngine:
     """One worker in one group phase.
 
     Args:
-      member: who, and in which phase.
-      numerics: what is computed at once.
+      member: this worker as a member of the phase.
+      numerics: computes what needs no request.
       logs: whether the updates go to an apply log.
 
     Attributes:
-      leases: the units it was given.
+      leases: units that the worker was given.
     """
 
     def __init__(self, member: PhaseMember, numerics: GroupNumerics, *, logs: bool) -> None:
@@ -79,7 +79,7 @@ class GroupEngine:
 
         Raises:
           PhaseRevoked: the phase was revoked, or lost a member.
-          HybridSyncError: whoever holds the starting state, or a member, did not answer.
+          HybridSyncError: the holder of the starting state, or a member, did not answer.
         """
         yield EnterReplica(self._member.phase)
         self._state = yield CopyReplica()
@@ -117,8 +117,8 @@ class GroupEngine:
     def _serve(self, number: int) -> IO:
         """Average with whoever asks while this worker computes, until it has come to group round `number` itself.
 
-        Nothing else changes the state meanwhile. What was told of units is told again with the worker's own request,
-        unless it is known by then that the chief has heard it.
+        Nothing else changes the state meanwhile. The report about units is repeated with the worker's own request,
+        unless it is known by then that the chief has received it.
         """
         recorder = self._member.recorder
         for serves in itertools.count(1):

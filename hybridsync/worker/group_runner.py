@@ -39,10 +39,10 @@ def group_runner(
     """Return what runs group phases for one worker.
 
     Args:
-      context: who it is.
-      groups: generates the groups.
-      replica: what this worker holds for others: the phase's starting state, then that of the last full
-        synchronisation (shared by all workers of one process). Its own copy goes its own way.
+      context: context of this worker.
+      groups: the chief, which generates the groups.
+      replica: state that this worker holds for others: the phase's starting state, then that of the last full
+        synchronisation (shared by all workers of one process). Its own copy diverges from it.
       communicator_of: the phase -> its communicator.
       logs: whether the updates go to an apply log.
     """
@@ -103,7 +103,7 @@ class _Calls:
         part = part_of(request.state, optimizer=reply.optimizer)
         if len(reply.members) > 1:
             num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(part))
-            with self._watchdog.work("the average of a group", UNLIMITED):  # the chief judges who is late
+            with self._watchdog.work("the average of a group", UNLIMITED):  # the chief judges lateness
                 part = self._communicator.group_mean(reply, self._context.worker, part)
             self._context.recorder.moved(num_bytes, num_bytes)
             if reply.optimizer:  # others have the same, which each one's next update donates

@@ -80,13 +80,13 @@ class LeaseQueue:
     """The units of one phase in the order in which this worker (or its whole mesh) takes them.
 
     Args:
-      member: whose units they are.
-      ahead: whether more units are asked for while some are in hand, beside the computation.
-      takes_fewer: whether fewer units will do where the chief has no more to give now.
-      say_idle: requests that tell whoever waits for this worker that it has nothing to compute; None tells nobody.
+      member: member that the units are leased to.
+      ahead: whether more units are asked for while some are in hand, in the background of the computation.
+      takes_fewer: whether fewer units will do if the chief has no more to give now.
+      say_idle: requests that notify the servers that this worker has nothing to compute; None notifies no server.
 
     Attributes:
-      called: the last `next` brought no units because everybody is called to a full synchronisation; those that came
+      called: the last `next` brought no units because all members are called to a full synchronisation; those that came
         with the call are for the next one.
     """
 
@@ -141,7 +141,7 @@ class LeaseQueue:
             deadline = self._member.now() + LEASE_DEADLINE_SECS
             while allotment.lacks(count) and not self.called:
                 self._member.recorder.watchdog.progress()
-                if self._renewal is not None:  # it was asked for long ago: that it brings nothing is no idleness
+                if self._renewal is not None:  # it was asked for long ago: an empty reply is not idleness
                     yield from self._read(self._renewal)
                     continue
                 known = allotment.known

@@ -48,11 +48,11 @@ class ServerLink(Protocol):
     def ready(self, push: Push) -> None:
         """Say that a push could be made; returns when the primary grants it.
 
-        A push without units says that the parameters of its base are here, and returns at once.
+        A push without units reports that the parameters of its base are here, and returns at once.
 
         Raises:
           StalePhase, StaleIncarnation: this worker is out of date.
-          StillHeld: it is not granted yet; say so again.
+          StillHeld: it is not granted yet; repeat the call.
         """
         ...
 

@@ -47,12 +47,12 @@ class LocalEngine:
     A gradient that is not finite reaches no program: its unit is dropped at once, and a fresh one takes its place.
 
     Args:
-      member: who, and in which phase.
-      numerics: what is computed at once.
-      ahead: whether leases are renewed beside the computation.
+      member: this worker as a member of the phase.
+      numerics: computes what needs no request.
+      ahead: whether leases are renewed in the background of the computation.
 
     Attributes:
-      leases: the units it was given.
+      leases: units that the worker was given.
     """
 
     def __init__(self, member: PhaseMember, numerics: LocalNumerics, *, ahead: bool) -> None:
@@ -70,8 +70,8 @@ class LocalEngine:
         """Take part in the phase until there are no more units, and upload the optimizer state.
 
         Raises:
-          PhaseRevoked: the phase has ended for everybody.
-          HybridSyncError: what else a request met.
+          PhaseRevoked: the phase has ended for all members.
+          HybridSyncError: error of another request.
         """
         _, opt_state = yield CallServer("download_opt_state", self._calls.caller())
         num_workers = len(self._member.phase.members)
@@ -139,7 +139,7 @@ class LocalEngine:
 
     def _tell_idle(self) -> IO:
         self._member.recorder.turn_to(WAITING)
-        yield from self._transfers.end()  # a push that came behind it would end the idleness
+        yield from self._transfers.end()  # a push after it would end the idleness
         self._member.recorder.turn_to("")
         yield from self._calls.idle()
         self._was_idle = True

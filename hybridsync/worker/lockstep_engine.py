@@ -40,9 +40,9 @@ class LockstepEngine:
     """One worker in one lock-step phase.
 
     Args:
-      member: who, and in which phase.
-      numerics: what is computed at once.
-      ahead: whether leases are renewed beside the computation.
+      member: this worker as a member of the phase.
+      numerics: computes what needs no request.
+      ahead: whether leases are renewed in the background of the computation.
 
     Attributes:
       leases: the units that its mesh was given.
@@ -55,7 +55,7 @@ class LockstepEngine:
         self.leases = LeaseQueue(member, ahead=ahead)
         self._step = 0
         self._started = 0.0
-        self._units: Units = ()  # of the step under way, of all members
+        self._units: Units = ()  # of the step in progress, of all members
         self._unfit: list[str] = []  # of each own unit, what is not finite in it
         self._reasons: tuple[str, ...] = ()  # why units of the step are missing, by their place
 
@@ -64,7 +64,7 @@ class LockstepEngine:
 
         Raises:
           PhaseRevoked: the phase was revoked, or lost a member.
-          HybridSyncError: whoever holds the starting state, or a member, did not answer.
+          HybridSyncError: the holder of the starting state, or a member, did not answer.
         """
         yield EnterReplica(self._member.phase)
         effects = {
@@ -86,7 +86,7 @@ class LockstepEngine:
             started = self._member.begin_unit(unit)
             contribution = yield ComputeUnit(unit, None)
             self._member.end_unit("sync", started, numerics.loss(contribution))
-            # The check comes before the collective: one entry that is no number would spoil everybody's total.
+            # The check comes before the collective: one NaN entry would spoil the total of all members.
             unfit = numerics.non_finite(contribution)
             self._unfit.append(f"{NON_FINITE}: {unfit}" if unfit else "")
             if not unfit:
@@ -117,7 +117,7 @@ class LockstepEngine:
         gone = tuple(unit for unit, _ in dropped)
         yield UpdateReplica(self._step, units, effect.mean, factor, slots, gone)
         self._step += 1
-        if self._index == 0:  # one member speaks for the mesh, so that what it says keeps the order of the steps
+        if self._index == 0:  # one member reports for the mesh, so that its reports keep the order of the steps
             recorder.record_outcome(units, dropped)
         recorder.completed = self.leases.position
         recorder.step(self._started, member.now(), len(units))

@@ -31,10 +31,10 @@ def lockstep_runner(
     """Return what runs lock-step phases for one worker.
 
     Args:
-      context: who it is.
+      context: context of this worker.
       replica: this worker's state (shared by all workers of one process).
       communicator_of: the phase -> its communicator.
-      ahead: runs lease renewals beside the training; None asks when there is nothing left.
+      ahead: runs lease renewals in the background of the training; None asks when there is nothing left.
     """
     numerics = ProgramNumerics(context.programs)
 
@@ -78,7 +78,7 @@ class _Calls:
         return self._context.gradient(self._replica.parameters, request.unit)
 
     def _all_reduce(self, request: AllReduce) -> tuple[Any, float]:
-        with self._watchdog.work("a lock-step step", UNLIMITED):  # the chief judges for whom it stands still
+        with self._watchdog.work("a lock-step step", UNLIMITED):  # the chief judges which member it waits for
             total = self._communicator.sum(self._index, request.contribution)
             self._context.recorder.moved(self._num_bytes, self._num_bytes)
             return total, float(total["floats"]["weight"])

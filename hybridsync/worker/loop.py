@@ -47,12 +47,12 @@ class WorkerLoop:
     """One worker from its registration to the end of the run.
 
     Args:
-      worker: id.
-      chief: says what comes next.
-      runners: sync mode -> what runs its phases.
-      replica: what this worker holds at the end of a lock-step phase.
+      worker: id of the worker.
+      chief: the chief, which announces phases.
+      runners: sync mode -> runner of its phases.
+      replica: state that this worker holds at the end of a lock-step phase.
       recorder: carries the incarnation and the current phase.
-      measuring: what it does while it is left out of lock-step.
+      measuring: measures the worker while it is left out of lock-step.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class WorkerLoop:
                 return reply.phase
             if reply.probe >= 0:
                 self._measuring.measure(reply.probe)
-                deadline = self._clock.monotonic() + PHASE_DEADLINE_SECS  # the run goes on without this worker
+                deadline = self._clock.monotonic() + PHASE_DEADLINE_SECS  # the run continues without this worker
         raise WaitTimeout(
             f"worker {self._worker} waited {PHASE_DEADLINE_SECS:g} s for the phase after phase {after}; the chief "
             "answers but announces none"

@@ -31,13 +31,13 @@ class PhaseMember:
     """One worker in one phase.
 
     Args:
-      worker: id.
-      phase: that it takes part in.
+      worker: id of the worker.
+      phase: phase that the worker takes part in.
       recorder: notes what the worker does; its clock is the engine's.
 
     Attributes:
-      protocol: of the phase.
-      incarnation: of the worker's process.
+      protocol: protocol of the phase.
+      incarnation: incarnation of the worker's process.
       now: returns monotonic seconds.
     """
 
@@ -73,7 +73,7 @@ def run_program(program: Program, effects: Effects) -> IO:
     yield, which no program may survive.
 
     Raises:
-      PhaseRevoked: the program was revoked; the text says why.
+      PhaseRevoked: the program was revoked; the text contains the reason.
       AssertionError: the program yields an effect outside its mode's vocabulary, or catches the revocation.
       Exception: any other error of a request; the program is closed first.
     """

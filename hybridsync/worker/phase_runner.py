@@ -36,8 +36,8 @@ class PhaseWork(NamedTuple):
 
     Attributes:
       engine: yields requests.
-      carriers: what carries them out.
-      beside: kind of a request -> where it is carried out when it is begun.
+      carriers: carry out the requests.
+      beside: kind of a request -> executor that carries it out when it is begun.
     """
 
     engine: PhaseEngine
@@ -49,10 +49,10 @@ class PhaseRunner:
     """Runs the phases of one mode for one worker.
 
     Args:
-      context: who it is.
+      context: context of this worker.
       replica: this worker's state (shared by all workers of one process).
       communicator_of: the phase -> its communicator.
-      begin: the member and its runner -> what the phase consists of.
+      begin: (member, its runner) -> the work of the phase.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class PhaseRunner:
 
         Raises:
           PhaseRevoked: the phase was revoked, or lost a member.
-          RoleLost, WaitTimeout: whoever holds the starting state, or a member, did not answer.
+          RoleLost, WaitTimeout: the holder of the starting state, or a member, did not answer.
         """
         self._revocation.begin(phase.id)
         member = PhaseMember(self._context.worker, phase, self._context.recorder)
@@ -89,7 +89,7 @@ class PhaseRunner:
 
         Raises:
           PhaseRevoked: the phase was revoked.
-          RoleLost, WaitTimeout: whoever holds the starting state did not answer.
+          RoleLost, WaitTimeout: the holder of the starting state did not answer.
         """
         num_bytes, recorder = self._context.programs.state_layout.nbytes, self._context.recorder
         with recorder.watchdog.work(f"the state of phase {phase.id}", 2 * transfer_secs(num_bytes)):

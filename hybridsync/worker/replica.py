@@ -34,10 +34,10 @@ class Replica:
 
     Args:
       programs: the compiled programs.
-      reader_at: how to reach the role that holds a phase's starting state.
-      clock: for the stamps of the first and last update.
-      apply_log: where updates are noted; whichever member is captured writes them down.
-      allocate: makes what snapshots are kept in (see `SnapshotBuffer`).
+      reader_at: returns a reader of the role at an address that holds a phase's starting state.
+      clock: clock for the stamps of the first and last update.
+      apply_log: log of updates; the member that is captured writes them down.
+      allocate: makes buffers for snapshots (see `SnapshotBuffer`).
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Replica:
             if self._phase is not None and self._phase.id == phase.id:
                 return
             if self._state is None or self._fingerprint != phase.fingerprint:
-                # The old state stays until its successor is here: should the sender die, somebody may need it.
+                # The old state stays until its successor is here: should the sender die, another role may need it.
                 room, self._room = self._room, None
                 self._state = fetch_starting_state(phase, self._programs.state_layout, self._reader_at, room)
             self._apply_log.clear()  # the phase's starting state was captured, and its updates were written, elsewhere
@@ -105,10 +105,10 @@ class Replica:
         """Apply the total of `step` with `units`; a step that was applied already is ignored.
 
         Args:
-          step: counted from the phase's beginning.
-          units: whose contributions are in the total; without any the state stays as it is.
-          total: of the members' contributions.
-          factor: the protocol's, on the schedule's learning rate.
+          step: number of the step, counted from the phase's beginning.
+          units: units whose contributions are in the total; without any the state stays as it is.
+          total: total of the members' contributions.
+          factor: factor of the protocol on the schedule's learning rate.
           slots: places of the step that they have (see `hybridsync.core.step_assignment`); () for the first ones.
           dropped: the step's other units, which are final.
         """
@@ -141,9 +141,9 @@ class Replica:
         """Hold what a full synchronisation has made of everybody's replicas; threads share it: the first brings it.
 
         Args:
-          reply: what that group round was.
-          state: of which nobody else may donate a part.
-          factor: the protocol's, on the schedule's learning rate of each unit.
+          reply: reply to the request for that group round.
+          state: the averaged state; no other caller may donate a part of it.
+          factor: factor of the protocol on the schedule's learning rate of each unit.
         """
         with self._lock:
             assert self._phase is not None
@@ -193,7 +193,7 @@ class Replica:
 
         Raises:
           StalePhase: the replica is in another phase.
-          WaitTimeout: somebody still reads the last snapshot.
+          WaitTimeout: a reader still reads the last snapshot.
         """
         with self._lock:
             self._expect(phase_id)  # a late call must not cost the last snapshot

@@ -1,9 +1,9 @@
 """Defines an engine's requests: it yields them, and its driver sends back replies or throws errors in. Pure.
 
-An engine is a generator. Its driver carries out one request at a time. What was begun with `Start` goes on beside the
-requests that follow; one "push" may go on beside one other call of a server. A driver that closes the engine kills the
-worker: no request may follow. A driver that throws an error in may still be asked to join what was begun, and to upload
-an optimizer state.
+An engine is a generator. Its driver carries out one request at a time. What was begun with `Start` runs in the
+background of the requests that follow; one "push" may run at the same time as one other call of a server. A driver that
+closes the engine kills the worker: no request may follow. A driver that throws an error in may still be asked to join
+what was begun, and to upload an optimizer state.
 
     request                               reply
     LeaseUnits(request)                   LeaseReply
@@ -14,7 +14,7 @@ an optimizer state.
     EnterReplica(phase)                   None, once this worker holds the phase's starting state
     SendPart(unit, what)                  whether a slow link took any time
     AllReduce(contribution, num_units)    (total, units that are in it), once every member has brought its own
-    AllGather(reasons)                    what every member said, in their order
+    AllGather(reasons)                    the reasons of every member, in their order
     UpdateReplica(step, ...)              None
     CopyReplica()                         the state that this worker's replica holds, for this worker alone
     UpdateOwn(state, unit, ...)           the state after it
@@ -64,8 +64,8 @@ class CallServer:
     """Call the parameter server (see `hybridsync.worker.link.ServerLink`), one call at a time beside its pushes.
 
     Args:
-      verb: which of the link's calls.
-      push: in whose name, and of which units.
+      verb: one of the link's calls.
+      push: push that names the caller and the units.
       body: the contribution of a push, or the optimizer state of an upload.
     """
 
@@ -138,8 +138,8 @@ class AllReduce:
     """Sum the contributions of all members to a step.
 
     Args:
-      contribution: of this member.
-      num_units: that are in it.
+      contribution: contribution of this member.
+      num_units: number of units in the contribution.
     """
 
     contribution: Any
@@ -175,10 +175,10 @@ class UpdateOwn:
     """Apply the contribution of one unit to a worker's own copy of the state.
 
     Args:
-      state: before.
-      unit: whose contribution it is.
-      contribution: of the unit.
-      factor: the protocol's, on the schedule's learning rate.
+      state: state before the update.
+      unit: unit that was computed.
+      contribution: contribution of the unit.
+      factor: factor of the protocol on the schedule's learning rate.
     """
 
     state: Any

@@ -18,10 +18,11 @@ class ServerCalls:
     """Makes the calls of one worker in one phase.
 
     Args:
-      member: in whose name.
+      member: member in whose name the calls are made.
 
     Attributes:
-      restart_count: how often the worker began its program anew in this phase; the server tells pushes apart by it.
+      restart_count: number of times that the worker began its program anew in this phase; the server tells pushes apart
+        by it.
     """
 
     def __init__(self, member: PhaseMember) -> None:

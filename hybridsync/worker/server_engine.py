@@ -16,12 +16,12 @@ class ServerEngine:
     """One worker in one phase whose state servers hold.
 
     Args:
-      member: who, and in which phase.
-      numerics: what is computed at once.
-      ahead: whether leases are renewed beside the computation.
+      member: this worker as a member of the phase.
+      numerics: computes what needs no request.
+      ahead: whether leases are renewed in the background of the computation.
 
     Attributes:
-      leases: the units it was given.
+      leases: units that the worker was given.
     """
 
     def __init__(self, member: PhaseMember, numerics: Numerics, *, ahead: bool) -> None:
@@ -34,8 +34,8 @@ class ServerEngine:
         """Take part in the phase until there are no more units.
 
         Raises:
-          PhaseRevoked: the phase has ended for everybody.
-          HybridSyncError: what else a request met.
+          PhaseRevoked: the phase has ended for all members.
+          HybridSyncError: error of another request.
         """
         effects = {
             Lease: self._lease,

@@ -32,10 +32,10 @@ class ServerRunner:
     """Runs asynchronous phases for one worker.
 
     Args:
-      context: who it is.
+      context: context of this worker.
       link_of: the phase -> the link to its server.
-      ahead: runs lease renewals beside the training, so that units are in hand while the chief is away; None asks
-        when there is nothing left.
+      ahead: runs lease renewals in the background of the training, so that units are in hand while the chief is away;
+        None asks when there is nothing left.
     """
 
     def __init__(self, context: WorkerContext, link_of: Callable[[Phase], ServerLink], ahead: Executor | None) -> None:
@@ -50,10 +50,10 @@ class ServerRunner:
         """Take part in `phase` until the chief has no more units.
 
         Raises:
-          PhaseRevoked: the phase has ended for everybody.
+          PhaseRevoked: the phase has ended for all members.
           RoleLost, WaitTimeout: the server did not answer, or the phase was revoked.
         """
-        # One call at a time goes over a link: what is pushed beside the others has its own.
+        # One call at a time goes over a link: pushes in the background have their own.
         num_links = 2 if phase.protocol.local_updates else 1
         links = tuple(self._link_of(phase) for _ in range(num_links))
         with self._lock:
@@ -88,12 +88,13 @@ class ServerRunner:
 def carriers_of(context: WorkerContext, links: Sequence[ServerLink], protocol: Protocol) -> Carriers:
     """Return what carries out a worker's requests over its links, in a phase with this protocol.
 
-    With local updates a step, or a unit in place of one that was dropped, may go on from what an earlier call brought.
+    With local updates a step, or a unit in place of one that was dropped, may continue from the result of an earlier
+    call.
 
     Args:
-      context: who it is.
-      links: for all calls; the last one carries what is pushed beside the others.
-      protocol: of the phase.
+      context: context of this worker.
+      links: links for all calls; the last one carries pushes in the background of the others.
+      protocol: protocol of the phase.
     """
     keep = _owned if protocol.local_updates else lambda answer: answer
     return _Calls(context, links, protocol.wire_dtype, keep).carriers

@@ -30,8 +30,8 @@ class Transfers:
     """Pulls and pushes of one worker: one at a time in each direction, or one that goes both ways.
 
     Args:
-      member: in whose name.
-      calls: on its server.
+      member: member in whose name the calls are made.
+      calls: calls of its server.
     """
 
     def __init__(self, member: PhaseMember, calls: ServerCalls) -> None:
