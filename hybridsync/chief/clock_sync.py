@@ -30,7 +30,7 @@ class ClockOffsets:
         self._exchanges: dict[tuple[str, int], deque[Exchange]] = {}
 
     def add(self, role: str, role_id: int, exchange: Exchange) -> None:
-        """Take an exchange; one with a round trip below zero is none, its stamps contradict each other."""
+        """Record an exchange. Ignores one with a negative round trip, whose timestamps contradict each other."""
         if exchange.round_trip >= -ROUNDING:
             self._exchanges.setdefault((role, role_id), deque(maxlen=WINDOW)).append(exchange)
 

@@ -23,7 +23,7 @@ OF_ANY_KIND = 3
 MAX_IN_A_ROW = 10
 """How many units may be quarantined without one that is applied: then it is not the units."""
 _FROM_OUTSIDE = ("signal SIGKILL", "signal SIGTERM", "exit 70")
-"""How the reason begins for which a process ended that others may have ended."""
+"""Prefixes of exit reasons that may come from outside (a signal), not from the unit."""
 
 
 def ended_by_itself(event: RoleEvent) -> bool:
