@@ -328,7 +328,7 @@ class Update:
 
 
 NON_FINITE = "non_finite"
-"""How the reason begins for which a contribution with an infinite entry, or one that is no number, is dropped."""
+"""Prefix of the drop reason of a contribution with an infinite or NaN entry."""
 
 
 class PushReply(NamedTuple):
