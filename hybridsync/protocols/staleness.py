@@ -27,7 +27,7 @@ from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release, Ser
 from hybridsync.protocols.scaling import scaled
 
 TOO_STALE = "stale"
-"""How the reason begins for which a push is dropped that was computed on parameters of too long ago."""
+"""Prefix of the drop reason of a push that was computed on parameters that are too old."""
 
 
 class Wrapped(ServerRule):
