@@ -75,7 +75,7 @@ class DelayedCommunicator:
 
     Args:
       communicator: carries the bytes.
-      members: number of members of the phase.
+      members: worker ids of the phase.
       rings: computes when a collective ends.
       sizes: sizes in bytes of what a member contributes.
       clock: time.

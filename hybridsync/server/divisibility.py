@@ -46,12 +46,12 @@ def check_divisible(optimizer: Optimizer, params: Any, num_servers: int) -> None
     """Refuse an optimizer that updates some leaf otherwise on a part of the tree than on the whole.
 
     Args:
-      optimizer: what the run trains with.
+      optimizer: optimizer of the run.
       params: shapes of the parameters.
-      num_servers: among which they are divided.
+      num_servers: number of servers that the parameters are divided among.
 
     Raises:
-      OptimizerError: names the leaf and both values, and says what to use instead.
+      OptimizerError: names the leaf and both values, and an alternative.
     """
     layout = Layout.of(params)
     start, *drawn = (_random(layout, seed) for seed in range(3))

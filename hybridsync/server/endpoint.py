@@ -69,7 +69,7 @@ class OptimizerEndpoint:
 
     Args:
       backend: the server.
-      layout: of its part of the optimizer state.
+      layout: layout of the server's part of the optimizer state.
     """
 
     def __init__(self, backend: OptimizerBackend, layout: Layout) -> None:

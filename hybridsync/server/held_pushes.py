@@ -15,12 +15,12 @@ class Ticket:
 
     Args:
       push: as it arrived.
-      contribution: what it brought; None once its end is decided.
-      reply: what it is answered; None while the rule holds it.
+      contribution: contribution of the push; None once its end is decided.
+      reply: reply to the push; None while the rule holds it.
       decided: whether its units were applied or dropped.
       reason: why they were dropped; "" if they were not.
-      fenced: its worker is gone, nobody waits for it and nothing may come of it.
-      push_id: names it in the rule's actions; 0 where the rule was not asked.
+      fenced: its worker is gone: no caller waits for it, and it must have no effect.
+      push_id: number of the push in the rule's actions; 0 if the rule was not asked.
     """
 
     push: Push
@@ -36,7 +36,7 @@ class HeldPushes:
     """The pushes that are held.
 
     Attributes:
-      by_id: by their number, to be read.
+      by_id: pushes by their number; read-only.
     """
 
     def __init__(self) -> None:
@@ -84,9 +84,9 @@ class Decided:
     """One update to carry out.
 
     Args:
-      pushes: that make it up, in the order of their sum.
-      contributions: of each push.
-      units: of all of them.
+      pushes: pushes of the update, in the order of their sum.
+      contributions: contribution of each push.
+      units: units of all pushes.
       base: oldest sequence that one of them was computed on.
       lr_factor: the protocol's factor on the schedule's learning rate.
       blend: share of the new float model statistics.
@@ -152,7 +152,7 @@ def missing_uploads(last: Mapping[int, Push], uploads: Mapping[int, Push]) -> li
 
     Args:
       last: each worker's last push that was applied.
-      uploads: worker -> behind which push the state that came last was left.
+      uploads: worker -> its last push before the state that it uploaded last.
     """
     return [
         worker

@@ -2,9 +2,9 @@
 
 A part is the whole tree with the other servers' leaves replaced by None. None is an empty pytree, so that an optax
 state of a part keeps the paths it has in the whole, and the update program of a part is that of the whole, traced on
-fewer leaves: its results are the same bits. What optax keeps beside the parameters (step counts, hyperparameters)
-exists in every part and is equal in all of them, as are the counters; the model's state belongs to server 0, the
-primary. What a protocol keeps beside the parameters is divided as they are.
+fewer leaves: its results are the same bits. What optax keeps in addition to the parameters (step counts,
+hyperparameters) exists in every part and is equal in all of them, as are the counters; the model's state belongs to
+server 0, the primary. What a protocol keeps in addition to the parameters is divided as they are.
 
     >>> shapes = Layout.of({"w": np.zeros((4, 4), np.float32), "b": np.zeros(4, np.float32), "c": np.zeros(3)})
     >>> [leaf.path for leaf in shapes.leaves], owners(shapes, 2)
@@ -37,7 +37,7 @@ def owners(layout: Layout, num_servers: int) -> tuple[int, ...]:
     """Return the server of each leaf: whole leaves, the largest first, each to the emptiest server.
 
     Args:
-      layout: of the parameters.
+      layout: layout of the parameters.
       num_servers: servers to divide them among; where there are fewer leaves, some hold none.
     """
     filled = [0] * num_servers
@@ -53,7 +53,7 @@ def shares(layout: Layout, num_servers: int) -> tuple[tuple[int, ...], ...]:
 
     XLA divides by a scalar that only one leaf uses as a multiplication with its reciprocal, which rounds otherwise
     (seen on CPU in Adam's bias correction). So the update of a leaf alone would not have the bits of its update in the
-    whole tree; beside the smallest other leaf, which is then updated on two servers, it has.
+    whole tree; together with the smallest other leaf, which is then updated on two servers, it has.
     """
     belongs = owners(layout, num_servers)
     sizes = [leaf.nbytes for leaf in layout.leaves]
@@ -71,8 +71,8 @@ class Cut:
 
     Args:
       whole: layout of the whole tree.
-      layout: of the part alone.
-      inside: where the part's leaves lie in a buffer of the whole.
+      layout: layout of the part alone.
+      inside: positions of the part's leaves in a buffer of the whole.
       indices: the part's leaves by their number in the whole.
     """
 
@@ -122,9 +122,9 @@ class Part:
     """Holds one server's part of the trees that travel and of the state.
 
     Args:
-      server: its number.
+      server: number of the server.
       programs: the run's programs on its leaves.
-      state, contribution, parameters, opt_state: how its trees are cut from the whole ones.
+      state, contribution, parameters, opt_state: cuts of the whole trees into those of the part.
     """
 
     server: int
@@ -149,7 +149,7 @@ class Contributions:
     """Reads the contributions that come to a server, of which the size tells the type of their numbers.
 
     Args:
-      part: of the server.
+      part: part of the server.
     """
 
     def __init__(self, part: Part) -> None:
@@ -176,9 +176,9 @@ def partition(programs: Programs, num_servers: int, wire: str = FLOAT32) -> tupl
     """Divide a run among its servers; the same in every process.
 
     Args:
-      programs: of the run.
+      programs: programs of the run.
       num_servers: servers to divide it among.
-      wire: what contributions and parameters travel as.
+      wire: number format of contributions and parameters between processes.
 
     Raises:
       OptimizerError: the optimizer's state is not the union of its states on the parts.
@@ -219,8 +219,8 @@ def place(cut: Cut, part: Any, whole: np.ndarray, taken: set[str]) -> None:
     """Copy a part to its place in the whole buffer.
 
     Args:
-      cut: of the part.
-      part: its tree, numpy arrays.
+      cut: cut of the part.
+      part: tree of the part, numpy arrays.
       whole: uint8, filled in here.
       taken: paths that are in `whole` already, to which those of the part are added.
 

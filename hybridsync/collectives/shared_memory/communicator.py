@@ -219,7 +219,7 @@ def reduce_slice(combine: np.ufunc, sources: list[np.ndarray], out: np.ndarray, 
 
     Args:
       combine: binary function of two arrays.
-      sources: at least two arrays of one size.
+      sources: two or more arrays of one size.
       out: array of that size, for the result.
       index: place of the member among the sources.
     """
