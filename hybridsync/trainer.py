@@ -56,8 +56,8 @@ class FitResult:
 
     Args:
       state: final TrainState, numpy leaves.
-      summary: what summary.json holds.
-      task: what was trained.
+      summary: content of summary.json.
+      task: task that was trained.
     """
 
     state: TrainState
@@ -98,13 +98,13 @@ class Trainer:
       task: model, loss and data (`Task.from_nnx`, `Task.from_linen`, or plain functions).
       optimizer: `Optimizer(lambda learning_rate, ...: optax..., learning_rate=..., ...)`.
       config: all values at once; or give some of its fields as keywords.
-      workdir: where checkpoints, events and the summary go; None leaves nothing.
+      workdir: folder for checkpoints, events and the summary; None leaves nothing.
       resume: "auto", "must" or "never" (see `opening.open_run`).
       init_from: workdir of a run to take parameters, optax and model state from.
       convert_units: allow a resume with another unit size.
       progress: show one line of progress on stderr.
       file: the configuration file that the values come from, for the record.
-      history: what `hybridsync.tune` or `hybridsync tune` wrote, for plan "auto"; None takes the user's.
+      history: job history that `hybridsync.tune` or `hybridsync tune` wrote, for plan "auto"; None takes the user's.
       **fields: fields of RunConfig: workload, unit_size, workers, plan, seed, ...
 
     Raises:
@@ -148,7 +148,7 @@ class Trainer:
         """Return the trainer of a configuration file, with `key=value` overrides.
 
         Args:
-          path: of the file, or `recipe:NAME` such as `recipe:digits_mlp`.
+          path: path of the file, or `recipe:NAME` such as `recipe:digits_mlp`.
           overrides: changes of its values.
           **options: further arguments of a Trainer.
 
