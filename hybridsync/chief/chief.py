@@ -15,7 +15,7 @@ class Chief:
 
     Attributes:
       service: takes the calls of workers, servers and supervisors.
-      control: what the controller of the phases works with.
+      control: the controller's view of the run.
     """
 
     def __init__(self, state: RunState) -> None:

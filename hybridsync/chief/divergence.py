@@ -33,7 +33,7 @@ class Divergence:
         Args:
           applied: units.
           dropped: units, with the reasons.
-          held: how many finite contributions a server may keep before it applies them.
+          held: maximum number of finite contributions that a server may keep before it applies them.
         """
         reasons = [(unit, reason) for unit, reason in dropped if reason.startswith(NON_FINITE)]
         if applied:

@@ -49,7 +49,7 @@ class Ledger:
     Args:
       workload: units to be applied in the whole run.
       issued: units issued before; those neither applied nor dropped are outstanding and go out first.
-      applied, dropped: what became of the others.
+      applied, dropped: ranges of the units that were applied, and of those that were dropped.
       rolled_back: carried over from before.
     """
 
@@ -141,7 +141,7 @@ class Ledger:
     def record_applied(self, ranges: Iterable[Range]) -> None:
         """Note units as applied; units already noted, or dropped, are ignored."""
         ranges = [*ranges]
-        self._credit(ranges)  # first: what follows forgets who had them
+        self._credit(ranges)  # first: the next lines forget their holders
         if self._waiting or any(stop > self._issued for _, stop in ranges):
             for start, stop in ranges:
                 self._settle(start, stop)

@@ -1,7 +1,7 @@
 """Compares package versions: those of one minor series may take part in one run.
 
 Within a series the messages, the layouts and the mathematics of a step stay as they are; between two, one of them may
-have changed without either role being able to tell.
+have changed without either role noticing.
 
 >>> series("0.3.1.dev0"), series("0.3"), series("garbage")
 ('0.3', '0.3', '')
@@ -27,10 +27,10 @@ def check_version(who: str, theirs: str, ours: str = __version__, whose: str = "
     """Refuse a role of another minor series.
 
     Args:
-      who: the role, for the message.
+      who: name of the role, for the message.
       theirs: version of its package.
       ours: version of this package.
-      whose: version it is, for the message.
+      whose: name of the version's owner, for the message.
 
     Raises:
       VersionMismatch: the two are not of one series.

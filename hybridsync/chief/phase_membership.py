@@ -32,7 +32,7 @@ class PhaseMembership:
       doing: worker -> the activity that it last reported, also of a worker that is still in an older phase.
       stamps: (role, id) -> its first and last update, monotonic seconds of the chief's clock; of those that made any.
       warned: (role, id) of those that were notified that the phase is revoked.
-      broken: why the phase cannot go on; "" while it can.
+      broken: reason why the phase cannot go on; "" while it can.
       gathering: all roles are called back from the broken phase, and the next one is not announced yet.
     """
 

@@ -1,7 +1,8 @@
 """Units that end the processes that compute them. Pure.
 
 A process that ends by itself while it computes a unit (an exception, SIGSEGV, SIGABRT) makes the unit a suspect; the
-second one quarantines it. One that is killed, or told to end, may be innocent: it takes three of any kind.
+second one quarantines it. A unit whose process is killed, or asked to end, may be innocent: it takes three ends of any
+kind.
 
     >>> suspects = PoisonUnits()
     >>> suspects.record(RoleEvent("worker", 1, 4711, "exit 1", 0.0, unit=17))

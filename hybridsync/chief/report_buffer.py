@@ -31,7 +31,7 @@ class ReportBuffer:
       quarantined: units that are left out from now on.
       unfit: workers whose place stays empty from now on.
       decisions: changes of the stragglers: which worker is one from now on, and which no longer.
-      stops: why the run's user has it stopped.
+      stops: reasons for which the run's user stops it.
     """
 
     loss_sum: float = 0.0

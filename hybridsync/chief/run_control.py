@@ -48,7 +48,7 @@ class RunControl:
 
         Args:
           phase: the newest that a role is in.
-          broken: why it cannot go on; "" if it can.
+          broken: reason why it cannot go on; "" if it can.
         """
         with self._condition:
             self._state.adopt(phase, broken)
@@ -196,8 +196,8 @@ class RunControl:
         """Make the ledger say what `snapshot` does; returns how many units had been counted as applied and are not.
 
         Args:
-          snapshot: the newest state that someone holds.
-          rolled_back: whether units were lost that had been applied for all, which the accounting tells.
+          snapshot: the newest state that a role holds.
+          rolled_back: whether units were lost that had been applied for all, as the accounting shows.
         """
         with self._condition:
             return self._state.restore(snapshot, rolled_back=rolled_back)

@@ -46,7 +46,7 @@ class RunState:
         unnoticed.
       num_servers: parameter servers of the run.
       restarted: roles may be in the middle of a phase; until it is adopted, or known that there is none, they wait.
-      known: how many units an earlier chief knew to be applied, of which the ledger may not have heard.
+      known: number of units that an earlier chief knew to be applied, of which the ledger may not have heard.
       evict: has the process ended of a role that is given up; called at once, under the lock: a thread that is in a
         call to that process waits for an answer.
       late: workers that join later: the start does not wait for them to register.
@@ -192,7 +192,7 @@ class RunState:
 
     def record_units(self, applied: Sequence[Range], dropped: Sequence[tuple[int, str]]) -> None:
         """Note what became of units, as roles report it."""
-        self._judge(applied, dropped)  # first: the ledger forgets who had a unit when it records the unit's end
+        self._judge(applied, dropped)  # first: the ledger forgets the holder when it records the unit's end
         self.ledger.record_applied(applied)
         self.record_dropped(applied, dropped)
 
@@ -214,7 +214,7 @@ class RunState:
         self.ledger.record_applied(snapshot.applied)
         self.known = 0
         phase = self.leases.phase
-        # A short phase may end before its mesh has told of drops; where it applied nothing they count all the same.
+        # A short phase may end before its mesh has reported drops; where it applied nothing they count all the same.
         fruitless = phase is not None and phase.mode.moves_together and snapshot.applied == phase.applied
         reason = f"{NON_FINITE}: the phase was over before more was told" if fruitless else ""
         dropped = [(unit, reason) for start, stop in snapshot.dropped for unit in range(start, stop)]

@@ -1,8 +1,8 @@
 """Workers whose contributions are not finite while those of the others are: a broken device, say. Pure.
 
 One unit that is not finite is the unit's fault. A worker that has several in a row, while others apply theirs, is
-started again, and its units go to others: if they are at fault, the others will tell. A worker that does the same again
-before one of its units is applied is unfit.
+started again, and its units go to others: if the units are at fault, the others will report the same. A worker that
+does the same again before one of its units is applied is unfit.
 
     >>> unfit = Unfit(limit=2)
     >>> unfit.record({0: 1}, [(1, "non_finite: leaf w")]), unfit.record({0: 1}, [(1, "non_finite: leaf w")])
@@ -60,7 +60,7 @@ class Unfit:
 
         Args:
           applied: worker -> how many of its units.
-          dropped: whose each unit was, and why it was dropped.
+          dropped: unit -> the worker that had it, and the reason of its drop.
         """
         for worker, reason in dropped:
             if reason.startswith(NON_FINITE):
