@@ -6,7 +6,7 @@ the package lie under the same paths on all of them. Where --head, --index and -
 HYBRIDSYNC_INDEX and HYBRIDSYNC_HOSTS replace them, or the environment of the cluster manager: Slurm, or Kubernetes with
 JobSet.
 
-Exit codes, on every host: 0 complete, 75 saved (run again) or told to leave, 1 refused input, 70 our fault.
+Exit codes, on every host: 0 complete, 75 saved (run again) or asked to leave, 1 refused input, 70 our fault.
 """
 
 from __future__ import annotations

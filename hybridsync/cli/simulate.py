@@ -1,7 +1,8 @@
 """Simulate a configuration in virtual time: `hybridsync simulate --config=configs/digits_mlp.py --workers=64`.
 
 The very protocols, accounting and switches of a real run, with the time of a cluster that is described, not there.
-`docs/simulate.md` says what the model covers. Exit codes: 0 simulated, 1 refused input, 70 our fault, 130 interrupted.
+`docs/simulate.md` describes what the model covers. Exit codes: 0 simulated, 1 refused input, 70 our fault, 130
+interrupted.
 """
 
 from __future__ import annotations
