@@ -32,7 +32,7 @@ class JobState:
 
     Args:
       name: Slurm's word, such as RUNNING.
-      reason: why it is there, "None" for none.
+      reason: Slurm's reason for that state, "None" for none.
       code: exit code of its script.
       signal: number of the signal that ended its script; 0 if none.
     """
@@ -73,12 +73,12 @@ def submission(job: Job, script: str, options: str) -> list[str]:
     """Return the command that submits a job.
 
     Args:
-      job: what each host is started with.
+      job: job to submit.
       script: path of the job script.
       options: further options of sbatch, as a shell takes them.
 
     Raises:
-      ConfigError: `options` are no words of a shell.
+      ConfigError: `options` cannot be split into words of a shell.
 
     >>> submission(Job(2, "/runs/a", "/runs/a/certs", ("--config=a.py",)), "train.sbatch", "--partition=gpu")[:4]
     ['sbatch', '--parsable', '--nodes=2', '--output=/runs/a/logs/slurm-%j.log']
@@ -112,7 +112,7 @@ def running_job(job: Job, options: str, queue: str) -> str | None:
     """Return the number of the same job where it is under way or waits; None where there is none.
 
     Args:
-      job: what each host is started with.
+      job: job to look for.
       options: further options of sbatch.
       queue: output of `squeue --format="%i %T %k"`: number, state and comment of each job.
 
