@@ -138,13 +138,13 @@ class Place:
     """A worker's place among the others.
 
     Attributes:
-      address: of the service; `NO_GROUP` where none is served.
+      address: address of the service; `NO_GROUP` if none is served.
       worker: number of the worker.
       slots: numbers of all workers that have a place, ascending.
       host: address that carries the collectives.
       num_devices: local devices of each worker, among which a communicator chooses.
       reborn: an earlier process had this place.
-      timeout_secs: how long to wait for the service, and for the other workers.
+      timeout_secs: longest wait for the service, and for the other workers, in seconds.
     """
 
     address: str

@@ -18,7 +18,7 @@ class FlatContributions:
     """Lays a contribution out in one buffer: all floats first, then all integers.
 
     Args:
-      layout: of the contribution; its leaves are float32 and int32 only.
+      layout: layout of the contribution; its leaves are float32 and int32 only.
     """
 
     def __init__(self, layout: Layout) -> None:

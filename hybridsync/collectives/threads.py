@@ -24,7 +24,7 @@ class Rendezvous:
 
     Args:
       members: worker ids in the order of their indices, named when one is missing.
-      deadline_secs: how long to wait for the slowest member.
+      deadline_secs: longest wait for the slowest member, in seconds.
 
     Attributes:
       met_at: monotonic seconds at which the last one came to what the caller has exchanged last.
@@ -89,7 +89,7 @@ class ThreadCommunicator:
     Args:
       members: worker ids in the order of the sum.
       sum_up: ordered sum of a tuple of contributions.
-      deadline_secs: how long to wait for the slowest member.
+      deadline_secs: longest wait for the slowest member, in seconds.
     """
 
     def __init__(

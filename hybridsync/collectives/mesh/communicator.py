@@ -45,7 +45,7 @@ class MeshCommunicator:
       flats: the run's packing of what groups average, shared by all phases.
 
     Attributes:
-      met_at: the end of the last sum or mean, because gloo does not tell when the last member came (see
+      met_at: the end of the last sum or mean, because gloo does not report when the last member came (see
         `Communicator.met_at`).
     """
 

@@ -26,7 +26,7 @@ class MeshSum:
 
     Args:
       members: slots in mesh order; the order decides the rounding.
-      device_choice: which devices of the members, for messages.
+      device_choice: number of the choice of the members' devices, for messages.
       devices: one `jax.Device` of each member, in this order.
       process_index: the slot of this process.
       arrive: `arrive(timeout_secs, check)` returns when all members have come here.

@@ -1,10 +1,10 @@
 """One `jax.distributed` process group for the whole run (CPU, gloo), which outlives the death of its members.
 
 The coordination service runs in the supervisor (`start_service`), which never imports jax. Workers join once
-(`ProcessGroup.join`) and stay until they end. Who takes part in a phase is a mesh over some of the process group's
+(`ProcessGroup.join`) and stay until they end. The members of a phase are a mesh over some of the process group's
 devices, in an order (`ProcessGroup.mesh`): each worker computes on its first local device, and a mesh takes one device
-of each member, as its device choice says. A mesh that lost a member is dead for good; the same members continue on
-another device choice.
+of each member, by its device choice. A mesh that lost a member is dead for good; the same members continue on another
+device choice.
 
 jax offers none of this in public. Every private name of jax and jaxlib that HybridSync uses is in this file, and each
 is looked up by `_private`, whose error names what an unsuited version lacks.
@@ -162,7 +162,7 @@ class ProcessGroup:
           process_index: this worker's slot.
           num_workers: slots of the process group.
           num_devices: local devices.
-          timeout_secs: how long to wait for the service and for the other workers.
+          timeout_secs: longest wait for the service and for the other workers, in seconds.
           reborn: an earlier process had this slot.
           host: address that carries the collectives, in plain text: loopback or a private interface.
           slots: numbers of the workers that have a place in the process group, ascending; () for all from 0

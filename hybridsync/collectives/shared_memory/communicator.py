@@ -95,7 +95,7 @@ class SharedMemoryCommunicator:
     """The members of one phase (see `Communicator`).
 
     Args:
-      shared: what all phases of this worker share.
+      shared: objects that all phases of this worker share.
       phase: the phase whose members sum.
 
     Attributes:

@@ -99,7 +99,7 @@ class SlabService:
                     self._accept()
                 except (OSError, struct.error) as error:  # it is gone again, or not a worker, or there is no descriptor
                     logging.warning("shared memory was not handed out: %s", error)
-                    pause(_POLL_SECS)  # the caller still waits, and nothing tells of a descriptor that is free again
+                    pause(_POLL_SECS)  # the caller still waits, and nothing reports a descriptor that is free again
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -159,7 +159,7 @@ def join(address: str, place: int, worker: int, timeout_secs: float) -> Joined:
       address: address of the service.
       place: place of this worker.
       worker: number of this worker, for messages.
-      timeout_secs: how long to wait for the service.
+      timeout_secs: longest wait for the service, in seconds.
 
     Raises:
       WaitTimeout: the service does not answer.
@@ -183,8 +183,8 @@ def join(address: str, place: int, worker: int, timeout_secs: float) -> Joined:
                 answer, files, flags, _ = socket.recv_fds(connection, 64, MOST_WORKERS + 1, socket.MSG_CMSG_CLOEXEC)
             except OSError as error:  # the service was busy, or this process was, for longer than either waits
                 why = str(error)
-        # A service that could not hand the memory out hangs up: it lacked a descriptor, say, or this process was slower
-        # than it waits. That passes, so the place is asked for until the time is up.
+        # A service that could not hand the memory out hangs up: for instance, it lacked a descriptor, or this process
+        # was slower than it waits. That passes, so the place is asked for until the time is up.
         if not answer:
             pause(min(_POLL_SECS, remaining))
     if answer == _REFUSED:
