@@ -47,9 +47,9 @@ def require(holds: bool, name: str, rule: str, value: Any, advice: str) -> None:
     Args:
         holds: whether the value keeps the rule.
         name: name of the field.
-        rule: what it must be.
-        value: what it is.
-        advice: what to change.
+        rule: text of the rule.
+        value: value of the field.
+        advice: advice for the user.
 
     Raises:
         ConfigError: the value breaks the rule.

@@ -108,7 +108,7 @@ class Straggler:
         factor: multiplies the time that its device takes for a unit.
         rpc_secs: more for each push, each pull, and each collective that it takes part in.
         bytes_per_sec: bandwidth of its link, each direction.
-        every, lasts: from `start` on, it is slow for the first `lasts` of each `every`, shares of the workload.
+        every, lasts: shares of the workload: from `start` on, the worker is slow for the first `lasts` of each `every`.
 
     Raises:
         ConfigError: a value is out of range.

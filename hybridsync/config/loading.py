@@ -25,7 +25,7 @@ class LoadedConfig:
 
     Args:
         module: the file, for its `task(config)` and `optimizer(config)`; empty where only the values were read.
-        config: what its `config()` returned.
+        config: result of the file's `config()`.
     """
 
     module: ModuleType
@@ -145,7 +145,7 @@ def explained(file: Path, error: Exception | SystemExit) -> ConfigError:
 
     Args:
         file: the configuration file.
-        error: what one of its functions raised.
+        error: error that one of the file's functions raised.
     """
     if isinstance(error, SyntaxError):
         return ConfigError(f"{error.filename or file}, line {error.lineno}: {error.msg}; correct the file")

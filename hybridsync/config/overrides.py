@@ -21,7 +21,7 @@ def apply_overrides(config: RunConfig, overrides: Iterable[str]) -> RunConfig:
     """Return `config` with values replaced; all of them take effect together.
 
     Args:
-        config: where to start from; it is not changed.
+        config: configuration to start from; it is not changed.
         overrides: `path=value` texts, the path's names separated by dots; the later of two holds.
 
     Raises:

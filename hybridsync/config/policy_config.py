@@ -23,19 +23,19 @@ class PolicyConfig:
         detector_floor: for "robust" only: share of the median above which no worker counts as slow.
         speeds: relative speed of each worker's device, where they differ; () for all alike.
         shares: units that each worker takes in one lock-step step, where that is fixed; () for one each.
-        momentum: what becomes of it where the plan goes over to asynchrony: it is kept, its slots are zeroed once, or
-            its coefficient is divided by the workers, for good or until it has been ramped up again.
+        momentum: treatment of the momentum where the plan goes over to asynchrony: it is kept, its slots are zeroed
+            once, or its coefficient is divided by the workers, for good or until it has been ramped up again.
         ramp: share of the workload that ramping takes.
         online: what a lock-step stage does while there are stragglers: "baseline" ignores them, "greedy" trains
             asynchronously meanwhile, "elastic" continues without them, "rebalance" divides a step's units among the
             workers by speed.
         guard: whether "greedy" and "elastic" act only where that saves more than it costs ("on"), or on every straggler
             ("off"), as their paper has them.
-        trigger: what ends a lock-step stage before its share is done: "off", or "knee", where the loss stops falling
-            steeply; an asynchronous stage has to follow.
+        trigger: event that ends a lock-step stage before its share is done: "off", or "knee", where the loss stops
+            falling steeply; an asynchronous stage has to follow.
         most_units: maximum number of units of one worker in a lock-step step under "rebalance"; more of them are a
             larger batch.
-        rate: how it grows with the units of an update: "linear", or with their square root.
+        rate: growth of the learning rate with the units of an update: "linear", or "sqrt", with their square root.
 
     Raises:
         ConfigError: a value is out of range.

@@ -77,7 +77,7 @@ class OptimizerConfig:
     Args:
         name: optimizer, as the file's `optimizer()` understands it.
         learning_rate: learning rate for the gradient of one unit; a protocol scales it.
-        momentum: in [0, 1); of the names that come with the framework sgd alone reads it.
+        momentum: coefficient in [0, 1); of the names that come with the framework sgd alone reads it.
         weight_decay: 0 for none; adam refuses it, sgd, adamw and lion read it.
         clip: largest global norm of a unit's gradient, applied on the worker; None for no clipping.
         schedule: schedule of the learning rate.
@@ -170,8 +170,8 @@ class EmulationConfig:
             and its groups' averages pass; None is the machine's own.
         port_bytes_per_sec: bandwidth of a server's port, each direction, which all pushes and pulls in progress share
             fairly; None is the machine's own.
-        incast: how much of that port each further transfer costs: k at once get port / (1 + incast * (k - 1)) in all.
-            A run that is not simulated refuses it without a port.
+        incast: share of that port's goodput that each further transfer costs: k at once get port / (1 + incast * (k -
+            1)) in all. A run that is not simulated refuses it without a port.
         latency_secs: more for each push, for each pull, and for each of the 2 (n-1) rounds of a collective of n.
 
     Raises:
@@ -215,11 +215,11 @@ class RunConfig:
         optimizer: values for the file's `optimizer()`.
         model: the file's own frozen dataclass.
         data: the file's own frozen dataclass.
-        checkpoint: when to save.
-        telemetry: what to write.
+        checkpoint: settings of the checkpoints.
+        telemetry: settings of the record.
         emulation: slowness put in on purpose.
-        policy: how the run reacts to what happens to it.
-        drain_secs: how long the last units of an asynchronous phase may stand still before others get them too.
+        policy: treatment of stragglers, the momentum, the learning rate and the end of lock-step.
+        drain_secs: seconds that the last units of an asynchronous phase may stand still before others get them too.
 
     Raises:
         ConfigError: a value is out of range or of another type, or one of the file's own cannot be written down.
