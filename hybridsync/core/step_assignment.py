@@ -1,7 +1,7 @@
 """Deals the units of a lock-step step out to the members of its mesh. Pure.
 
 A member with a share of c takes c units of a step, a whole step has as many places as the shares sum to, and place p of
-a step belongs to the same member in every step: so whose a unit is follows from its position in the stream alone.
+a step belongs to the same member in every step: so the owner of a unit follows from its position in the stream alone.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def outcome_of(units: tuple[int, ...], reasons: Sequence[str]) -> Outcome:
 
     Args:
       units: units of the step, in the order of the places.
-      reasons: in the same order, "" where the contribution is there; () where all are.
+      reasons: reason of each missing contribution, in the same order; "" where the contribution is there; () where all
+        are.
 
     >>> outcome_of((7, 8, 9), ()), outcome_of((7, 8), ("a NaN", "", ""))
     (Outcome(units=(7, 8, 9), slots=(), dropped=()), Outcome(units=(8,), slots=(1,), dropped=((7, 'a NaN'),)))

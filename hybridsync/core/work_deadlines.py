@@ -40,8 +40,8 @@ class Piece:
     """One piece of work of one thread.
 
     Attributes:
-      name: what the log calls it.
-      limit_secs: how long it may go without progress.
+      name: name for the log.
+      limit_secs: longest time without progress, in seconds.
       started: monotonic seconds of its start, or of its last progress.
     """
 
