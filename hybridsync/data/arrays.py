@@ -23,7 +23,7 @@ class ArraySource:
     """Serve units from arrays in memory; a subclass overrides `prepare` and `augment` to decode and vary.
 
     Args:
-      name: what the data set is called in checkpoints and messages.
+      name: name of the data set in checkpoints and messages.
       train: training examples by field, examples on the first axis; not copied.
       test: held-out examples with the same fields; None when there are none.
 

@@ -72,7 +72,7 @@ class CifarSource(ArraySource):
     Fields: `image`, raw uint8 (3, 32, 32) and decoded float32 (32, 32, 3), normalised; `label`.
 
     Args:
-      folder: where the files lie.
+      folder: folder of the files.
       layout: CIFAR10 or CIFAR100.
       num_train: records the training files hold together, evenly; the published 50,000 but for excerpts.
       num_test: records of the test file.

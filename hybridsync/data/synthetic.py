@@ -32,7 +32,7 @@ class SyntheticSource:
       shape: shape of one image, for instance (32, 32, 3).
       num_classes: labels, at most 256.
       num_test: held-out examples.
-      data_seed: which data set this is; apart from the run's seed.
+      data_seed: random seed that selects the data set; separate from the run's seed.
 
     Raises:
       DataError: a number that is not positive, or too many classes.
