@@ -38,7 +38,7 @@ def emulated(
     """Return the wire that a configuration emulates, on a network that is no faster than this.
 
     Args:
-      config: what is emulated; None of a value is the network's own.
+      config: values to emulate; None of a value is the network's own.
       num_servers: number of parameter servers; their ports count as one.
       link_bytes_per_sec: bandwidth of each worker's link in the network itself.
       port_bytes_per_sec: bandwidth of each server's port in the network itself.
@@ -55,7 +55,7 @@ def emulated_rings(config: EmulationConfig, bytes_per_sec: float = math.inf, lat
     A ring goes through its members' own links, never through the port of a server.
 
     Args:
-      config: what is emulated; None of a value is the network's own.
+      config: values to emulate; None of a value is the network's own.
       bytes_per_sec: bandwidth of each worker's port in the network itself.
       latency_secs: latency in seconds of each round in the network itself.
     """
@@ -124,7 +124,7 @@ class Pacing:
       clock: time.
       wait: blocks for some seconds.
       stragglers: workers whose transfers take longer, and when.
-      sizes: in place of both sizes, those of the phase that is served; None where they are always the same.
+      sizes: returns both sizes in bytes for the phase that is served; None where they are always the same.
     """
 
     def __init__(

@@ -62,8 +62,8 @@ class Transfer:
       port: port that carries the transfer; None where it shares none, and `ended` is known.
       finish: number of bytes that the port has carried of each transfer in progress when it has carried all of this
         one.
-      ended: when the port has carried it.
-      own: when its worker's own link has carried it.
+      ended: time at which the port has carried it, in seconds.
+      own: time at which its worker's own link has carried it, in seconds.
       behind: seconds from the moment at which both have carried it to its arrival.
     """
 

@@ -53,7 +53,7 @@ def check_rings(config: EmulationConfig, num_workers: int, num_bytes: int) -> No
     """Refuse emulated links on which a collective would stand still for so long that its members are given up.
 
     Args:
-      config: what is emulated.
+      config: values to emulate.
       num_workers: number of workers of the run.
       num_bytes: the most that a member brings to a collective.
 

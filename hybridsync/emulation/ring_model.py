@@ -41,7 +41,7 @@ class Ring:
     """A ring all-reduce that has begun.
 
     Args:
-      alone: when it ends if it shares no port.
+      alone: time at which it ends if it shares no port, in seconds.
       passes: what each port carries of it, and when that would end if the port carried nothing else.
     """
 
