@@ -25,7 +25,7 @@ class AgentHello:
       host: name of the host, for logs.
       index: index of the host; the head's own is 0, and others count from 1.
       address: address at which the host's processes serve.
-      slots: how many workers the host takes.
+      slots: maximum number of workers on the host.
       version: version of the package.
       config_digest: digest of the run's configuration, as this host has it.
       session: 32 hexadecimal digits, drawn anew for each attachment.
@@ -45,7 +45,7 @@ class AgentWelcome:
     """The head's answer to an agent that it takes in.
 
     Args:
-      lease_secs: how long the attachment lasts without an exchange. The agent counts from when it sent its last
+      lease_secs: seconds that the attachment lasts without an exchange. The agent counts from when it sent its last
         answered message, the head from when it received it: so the agent's count ends first.
     """
 
@@ -61,8 +61,8 @@ class AgentReport:
       session: session of the attachment.
       first: number of the first of `events`; they count from 0 in each session.
       events: lines for the head.
-      seen: how many orders of the session have arrived so far.
-      hold_secs: how long the head may hold its answer while it has no orders; 0 to `MOST_POLL_SECS`.
+      seen: number of the session's orders that have arrived so far.
+      hold_secs: seconds that the head may hold its answer while it has no orders; 0 to `MOST_POLL_SECS`.
     """
 
     index: int
@@ -78,7 +78,7 @@ class AgentReply:
     """The head's side of one exchange.
 
     Args:
-      heard: how many events of the session have arrived so far.
+      heard: number of the session's events that have arrived so far.
       first: number of the first of `orders`; they count from 0 in each session.
       orders: lines for the agent that it has not reported as seen.
     """

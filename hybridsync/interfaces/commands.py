@@ -52,7 +52,7 @@ class StopRequest:
     """A user asks the run to save its state and stop; a repeat asks for what is under way.
 
     Args:
-      reason: why, in the user's words, for the event log.
+      reason: reason, in the user's words, for the event log.
     """
 
     reason: str = ""
@@ -165,7 +165,7 @@ class StatusReply:
       figures: newest ones: units_per_sec, loss, learning_rate, staleness_mean, staleness_p95, staleness_max.
       evaluations: the newest, the last one last.
       members: servers, then workers.
-      hosts: by host and worker; together the applied units. Empty for a run on one host.
+      hosts: applied units of each host and worker. Empty for a run on one host.
     """
 
     exit: str

@@ -24,7 +24,7 @@ class RoleState:
       phase: phase that the role takes part in.
       open: whether it still does: a server takes pushes, a worker has not come back.
       stream: units leased to it in this phase so far, in order (workers).
-      completed: how many of them are done (workers).
+      completed: number of these units that are done (workers).
     """
 
     phase: Phase
@@ -47,11 +47,11 @@ class Hello:
       id: number of the role, from 0.
       pid: process id; 0 for a thread.
       host: host name, for the event log.
-      address: where the role serves its own state.
+      address: address at which the role serves its own state.
       schema: `Layout.schema_hash` of the training state it was built for.
       version: version of the package.
-      restart_count: how many processes had this place before; makes the incarnation.
-      role_state: what the role is in the middle of; None in its own first words.
+      restart_count: number of processes that had this place before; makes the incarnation.
+      role_state: state of the role in its phase; None in its own first message.
       process_group: address of the process group that a worker has joined; "" if absent. Only workers of one group can
         form a mesh.
     """
@@ -132,7 +132,7 @@ class PhaseRequest:
 
     Args:
       held: the state it brings along, if any.
-      failure: why it left that phase before its end; "" if it did not.
+      failure: reason why it left that phase before its end; "" if it did not.
       rest_secs: seconds for which the worker must not be asked to measure itself, if it is left out; 0 for no such
         time.
     """
@@ -201,13 +201,13 @@ class GroupRequest:
     """A worker has come to a group round, and asks whom to average with; or it is there for others while it computes.
 
     Args:
-      number: of the worker's group rounds in this phase; the same one asks for the same answer again.
+      number: number of the worker's group rounds in this phase; the same number asks for the same answer again.
       serves: counts the groups of others that the worker serves before this group round; 0 where it has come itself.
       applied: units applied to its replica since its last group round.
       dropped: (unit, reason) finally dropped since then.
       last: it has no work any more.
       logs: whether the worker wants to receive every update at a full synchronisation.
-      average_secs: what its last average took; 0 before the first.
+      average_secs: duration of its last average in seconds; 0 before the first.
     """
 
     worker: int
@@ -283,7 +283,7 @@ class Push(NamedTuple):
         asked for parameters, the sequence that is wanted.
       non_finite: the first entry of the contribution that is not a finite number, as another server than the primary
         named it to the worker; "" where it named none.
-      restart_count: how often the worker's program was begun anew in this phase, for replays.
+      restart_count: number of times that the worker's program was begun anew in this phase, for replays.
       newest: sequence of the newest version that the worker's program knew, where that made its rate, for replays; 0
         elsewhere.
       push_only: no parameters are to come with the reply: the worker pulls them in the background.
@@ -314,10 +314,10 @@ class Update:
 
     Args:
       sequence: sequence of the parameters after the update.
-      pushes: whose contributions make it up, in the order of their sum.
+      pushes: pushes of the update, in the order of their sum.
       rate: the protocol's factor on the schedule's learning rate.
       wanted: sequences before this one whose parameters a worker may still ask for.
-      weights: of each push's gradient in the sum; () is 1 each.
+      weights: factor on each push's gradient in the sum; () is 1 each.
     """
 
     sequence: int
@@ -340,7 +340,7 @@ class PushReply(NamedTuple):
       duplicate: the units had already been applied or dropped; nothing was done now.
       dropped: reason, when the units were finally dropped; "" otherwise.
       units, own, fastest: progress of those parameters (see `protocols.base.Version`); 0 if no caller asks for it.
-      settled: of a duplicate, which of its units had been applied or dropped; the others still have no end.
+      settled: units of a duplicate that had been applied or dropped; the others are still undecided.
     """
 
     sequence: int
@@ -367,7 +367,7 @@ class RoleEvent:
     Args:
       unit: unit that a lost worker was computing; -1 for none.
       quarantined: no process takes the place of this worker in this session of the run.
-      restart_count: how many processes had this place before.
+      restart_count: number of processes that had this place before.
     """
 
     role: str

@@ -22,16 +22,16 @@ class Phase:
       id: fencing token; all calls of the phase carry it.
       spec: protocol as written in the plan (`Stage.spec`).
       members: worker ids in mesh order.
-      device_choice: which local devices of the members carry the collective (lock-step in the process runtime).
+      device_choice: choice of the members' local devices that carry the collective (lock-step in the process runtime).
       end_units: applied units at which the phase ends.
       applied: units applied before the phase, as ranges.
       dropped: units finally dropped before the phase, as ranges.
       sequence: updates applied before the phase.
       source: address of a role that holds the starting state.
-      snapshot_id: which snapshot of `source` is the starting state.
+      snapshot_id: number of the snapshot of `source` that is the starting state.
       fingerprint: fingerprint of the starting state.
       servers: addresses of the parameter servers.
-      reason: why it was entered: "start", "planned", "policy", "ordered", "join", "death", "resume".
+      reason: reason for the phase: "start", "planned", "policy", "ordered", "join", "death", "resume".
       shares: units that each member takes in one lock-step step, in mesh order; () for one each.
       order: number of the user's order that it carries out; 0 where it is what the plan or a policy wants.
     """

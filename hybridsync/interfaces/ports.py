@@ -1,8 +1,8 @@
 """The interfaces between roles: what one role may call on another, in one process or over gRPC.
 
-In-process, the objects themselves stand behind a port; in the process runtime, a client of the same shape does.
-All calls raise the named errors of `hybridsync.core.errors`; over gRPC also `WaitTimeout` and `RoleLost` when the other
-role does not answer within its deadline.
+In-process, the objects themselves implement a port; in the process runtime, a client of the same shape does. All calls
+raise the named errors of `hybridsync.core.errors`; over gRPC also `WaitTimeout` and `RoleLost` when the other role does
+not answer within its deadline.
 """
 
 from __future__ import annotations
@@ -358,7 +358,7 @@ class BlockPort(Protocol):
         """Keep this server's part of a contribution until the primary decides; `block` is released then.
 
         Returns:
-          the first entry that is no finite number, of a contribution which is not kept then; "" where all are.
+          the first entry that is not a finite number, of a contribution which is not kept then; "" where all are.
 
         Raises:
           StalePhase, StaleIncarnation: the caller is out of date.

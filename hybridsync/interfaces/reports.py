@@ -72,11 +72,11 @@ class Report:
       applied: units applied since the last report (servers, and a mesh's first member); repeating some is harmless.
       dropped: (unit, reason) finally dropped since the last report (likewise).
       staleness: staleness of each update since the last report (servers).
-      num_losses, loss_sum: how many unit losses there were, and their sum.
+      num_losses, loss_sum: number of unit losses, and their sum.
       compute_secs, wait_secs, compile_secs: time of local computation, waiting and compiling in that interval.
       spans: measured spans for the timeline.
       doing: activity of a worker's training thread, `COMPUTING` or `WAITING`, or of a server, `ENTERING`; "" for none.
-      hold_secs: how long the chief may keep its answer back while it has no news: a long poll.
+      hold_secs: seconds that the chief may keep its answer back while it has no news: a long poll.
       exchange: stamps of the last heartbeat that was answered, by which the chief knows this host's clock.
       unit_secs: seconds that each unit since the last report took the worker itself, without waiting for others; () if
         no detector judges the worker by them.
@@ -135,8 +135,8 @@ class ReportReply:
     """The active phase; whether the role is to leave the phase that it reported from; `done` when the run is over.
 
     Args:
-      received: when the chief had the report, monotonic seconds of its clock.
-      replied: when it answered, which may be later than it could have.
+      received: time at which the chief had the report, monotonic seconds of its clock.
+      replied: time at which it answered, which may be later than it could have.
     """
 
     phase_id: PhaseId
