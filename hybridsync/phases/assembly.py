@@ -79,7 +79,7 @@ def assemble(
       restarted: an earlier controller brought the run to its current phase; roles may be in the middle of it.
       num_devices: local devices of each worker, among which a mesh chooses.
       tick_secs: interval, in seconds, at which a phase is checked of which no news arrives.
-      policy: what is done about stragglers in lock-step; None takes the configuration's.
+      policy: policy for stragglers in lock-step; None takes the configuration's.
       begin: begins the call by which a server enters a phase.
       watchdog: watchdog of the process.
     """

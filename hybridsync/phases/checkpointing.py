@@ -167,12 +167,12 @@ class Committer:
         """Start a commit; returns its end, and the end of the evaluation behind it.
 
         Args:
-          snapshot: what to commit.
+          snapshot: snapshot to commit.
           source: address of the role that keeps it.
           ledger: stored with the state.
           run: stored with the state.
           evaluate: whether to measure the state as well.
-          after: the fetch waits for it, at most YIELD_SECS: those who need the state to train come first.
+          after: event that the fetch waits for, at most YIELD_SECS: roles that need the state to train come first.
         """
         fetched: Future[TrainState] = Future()
         started = self._clock.monotonic()

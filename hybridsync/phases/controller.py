@@ -26,9 +26,9 @@ class Controller:
 
     Args:
       workload: units of the run.
-      control: what the chief knows.
+      control: the chief's view of the run.
       start: the state to start from.
-      state: where the run stands.
+      state: state of the controller.
       stages: carry the commands out.
       arrivals: waits for the roles that a run begins with.
       rejoining: takes up what an earlier controller left; None for the first one.
@@ -36,7 +36,7 @@ class Controller:
       committer: is closed at the end.
       reporter: writes the record.
       forget: called with the sequence of the state that a run continues from when later updates are lost.
-      stage_secs: how long one stage may take before the watchdog ends the process.
+      stage_secs: seconds that one stage may take before the watchdog ends the process.
       watchdog: watchdog of the process.
     """
 

@@ -19,7 +19,7 @@ class ControllerState:
       reason: reason for the next phase, for its announcement.
       phase: the current phase, or the last one; None before the first.
       phase_id: the phase that was reserved last; None before the first.
-      broken_by: what broke the last phase, until the next one is entered.
+      broken_by: event that broke the last phase, until the next one is entered.
       unit_secs: mean seconds of one unit in the phase that is being left.
       num_broken: phases in a row that broke before they applied a unit.
       evaluates: whether the captured state is to be evaluated.

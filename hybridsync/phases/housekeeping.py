@@ -81,5 +81,5 @@ class Housekeeping:
         if phase is None or not phase.mode.is_served or self._control.broken:
             return
         with Reach(self._control, f"the primary could not be told of the loss of worker {worker}"):
-            primary, *_ = self._servers().values()  # which tells the others, in their place among the updates
+            primary, *_ = self._servers().values()  # which notifies the others, at its place in the order of updates
             primary.fence(phase.id, worker, incarnation)

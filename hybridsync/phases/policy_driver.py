@@ -58,7 +58,7 @@ class PolicyDriver:
       detours: detours that the run has made before, as a schedule saves them.
 
     Attributes:
-      schedule: what remains of the plan.
+      schedule: rest of the plan.
     """
 
     def __init__(

@@ -25,9 +25,9 @@ class ProcessGroups:
       control: live workers.
       committed_source: keeps the state while every worker starts again.
       chief_address: the chief's address.
-      holder_at: address -> role that can take a snapshot of the state.
+      holder_at: returns the role at an address that can take a snapshot of the state.
       renew: has every worker's process started again in a new process group.
-      tell: hears why.
+      tell: called with the reason.
       num_devices: local devices of each worker, among which a mesh chooses.
     """
 

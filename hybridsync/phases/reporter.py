@@ -38,7 +38,7 @@ class Reporter:
     """Writes the run's record; used by the controller's thread alone.
 
     Args:
-      run: what is being run.
+      run: the run.
       chief: the chief, which collects the roles' reports.
       recorder: events, metrics, timeline, progress.
       clock: clock for intervals.
@@ -83,7 +83,7 @@ class Reporter:
         self._stragglers: set[int] = set()
         self._orders_told = _newest_order(read_events(run.workdir) if run.workdir else [])
 
-    # --- what the controller tells ---
+    # --- what the controller reports ---
 
     def event(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Write one event, of the current phase if `fields` name none."""

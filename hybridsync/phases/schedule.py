@@ -80,7 +80,7 @@ class StageSchedule:
 
     Args:
       spans: the plan's stages, in order.
-      detours: that have ended, ascending: units applied at their begin and end.
+      detours: detours that have ended, ascending: units applied at their begin and end.
       since: units applied at the beginning of the detour in progress; None if absent.
       ends: units applied where lock-step stages ended early.
     """

@@ -1,13 +1,13 @@
 r"""The order of a phase change, as a state machine without IO: DRAIN, CAPTURE, RESERVE, ENTER, and COMMIT behind.
 
-    RUN --checkpoint--> RUN      COMMIT of a live snapshot runs beside the training
+    RUN --checkpoint--> RUN      COMMIT of a live snapshot runs in the background
     RUN --begin--> DRAIN --drained--> CAPTURE --captured--> RESERVE --reserved--> ENTER --entered--> RUN
-                                          \--> COMMIT runs beside the stages after it; a next begin waits for it,
+                                          \--> COMMIT runs in the background of later stages; a next begin waits for it,
                                                also where it failed: until a newer state is durable
     any of them --broken--> GATHER --gathered--> RESERVE
 
 A run starts, and resumes, in RESERVE: the starting state is already captured. A phase that loses a member breaks at
-whatever stage it is: GATHER finds the newest state that someone holds, and a phase is entered from it as after any
+whatever stage it is: GATHER finds the newest state that a role holds, and a phase is entered from it as after any
 capture. A regroup (members joined, or a policy leaves some out) is a begin that needs no commit.
 
 What the machine guarantees: leases stop before the state is captured; a phase is durable before any role hears of it;
@@ -128,7 +128,7 @@ class Switching:
     """The machine's state.
 
     Args:
-      step: where the phase change stands.
+      step: step of the phase change.
       phase_number: number of the newest phase that was announced.
       last: no phase follows this one.
       committing: a captured state is on its way to the disk.
