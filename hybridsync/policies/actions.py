@@ -92,7 +92,7 @@ class View:
       live: workers that could take part, ascending.
       slow: stragglers -> time since when each is held to be one.
       units_per_sec: units per second of each worker by itself, as measured last; only of workers that were measured.
-      holds: how the stage is carried out now.
+      holds: action that is in force now.
       detour: the asynchronous protocol that could take the place of lock-step.
       switch_secs: seconds that each change of the kind that the policy makes has cost in this run, in order: of
         protocol, or of members or shares (`Policy.keeps_protocol`).
@@ -145,11 +145,11 @@ class Choice:
     """Holds a policy's decision, and the numbers that it rests on.
 
     Args:
-      action: how the stage is carried out from now on.
-      why: in words; "" where there was nothing to decide.
-      expected_secs: how much longer the straggler is expected to stay one, where that counts.
-      saved_secs: what `action`, or what was weighed and not done, is expected to save.
-      cost_secs: what the switches for it are expected to cost.
+      action: action that is in force from now on.
+      why: reason in words; "" if there was nothing to decide.
+      expected_secs: further time that the straggler is expected to stay one, in seconds, where that counts.
+      saved_secs: seconds that `action`, or an action that was weighed and rejected, is expected to save.
+      cost_secs: seconds that the switches for it are expected to cost.
     """
 
     action: Action
@@ -163,7 +163,7 @@ class Choice:
 class Episodes:
     """Follows who is a straggler since when, and how long there was one.
 
-    An episode's ends are both told late, by as many windows, so that its length is about right.
+    Both ends of an episode are noticed late, by as many windows, so that its length is about right.
 
     >>> episodes = Episodes()
     >>> for now, flagged in ((1.0, (3,)), (2.0, (1, 3)), (4.0, (1,)), (6.0, ())):

@@ -17,8 +17,8 @@ resume and every replay have the same one. With n workers and m the coefficient 
 The stretch is `policy.ramp` of the workload, a quarter by default: the authors' eight stages took 2,000 of 64,000 steps
 each, and their increments with 8 workers 6,400 each (`ramp_steps` with a ramp of .3).
 
-Asynchronous is a protocol whose updates are of fewer units than there are workers, on older parameters. Where the batch
-stays, as with GBA, there is nothing to handle.
+A protocol is asynchronous if its updates are of fewer units than there are workers, on older parameters. Where the
+batch stays, as with GBA, there is nothing to handle.
 
 Source: Li et al., Sync-Switch, ICDCS 2021, section IV; the lengths of the ramps are those of the authors' code, their
 form with another number of workers than 8 is a reconstruction.
@@ -52,7 +52,7 @@ class MomentumHandling:
     Args:
       variant: as the configuration names it, for messages.
       zero_at: units at which the slots are zeroed, before the next update.
-      segments: where the coefficient is another than the optimizer's own.
+      segments: parts of the run in which the coefficient is not the optimizer's own.
     """
 
     variant: MomentumVariant = "keep"
@@ -88,7 +88,7 @@ def momentum_handling(
       ramp: share of the workload that a ramp takes.
       num_workers: n.
       ends: units applied at the end of each stage.
-      asynchronous: which stages are.
+      asynchronous: for each stage, whether it is asynchronous.
     """
     if variant == "keep" or num_workers == 1:
         return MomentumHandling(variant)

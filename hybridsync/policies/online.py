@@ -101,7 +101,7 @@ class Greedy:
     share that asynchrony is faster by.
 
     Args:
-      prior_secs: what an episode is expected to last before one has ended.
+      prior_secs: expected duration of an episode before one has ended, in seconds.
     """
 
     prior_secs: float = EPISODE_SECS
@@ -172,7 +172,7 @@ class Elastic:
 
     Args:
       margin: share by which other members must be faster.
-      prior_secs: what an episode is expected to last before one has ended.
+      prior_secs: expected duration of an episode before one has ended, in seconds.
     """
 
     margin: float = MARGIN
@@ -228,7 +228,7 @@ class Rebalance:
     Args:
       most: maximum number of units of one member in a step.
       margin: share by which other shares must be faster.
-      prior_secs: what an episode is expected to last before one has ended.
+      prior_secs: expected duration of an episode before one has ended, in seconds.
     """
 
     most: int = MOST

@@ -66,7 +66,7 @@ def checked_order(spec: str, config: RunConfig, sums_refused: str = "") -> str:
     Args:
       spec: as written in a plan, without a share.
       config: configuration of the run.
-      sums_refused: why workers may not sum among themselves; "" where they may.
+      sums_refused: reason why workers may not sum among themselves; "" where they may.
 
     Raises:
       PlanError: the text is not a protocol, or names several, or has a share.

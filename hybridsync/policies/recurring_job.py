@@ -35,8 +35,8 @@ class Job:
     """A recurring job.
 
     Args:
-      name: what a person calls it: the stem of its configuration file.
-      text: its signature as JSON: model, data, workers, unit_size, optimizer, workload, momentum and rate.
+      name: name for people: the stem of its configuration file.
+      text: signature of the job as JSON: model, data, workers, unit_size, optimizer, workload, momentum and rate.
     """
 
     name: str

@@ -50,10 +50,10 @@ class Outcome:
 
     Args:
       share: share of the workload under BSP, in (0, 1].
-      repeat: which of the setting's runs it was, from 0; equal repeats have equal seeds.
+      repeat: number of the run within its setting, from 0; equal repeats have equal seeds.
       accuracy: accuracy on the held-out examples, in [0, 1]; None for a run that diverged.
       seconds: duration of the run, in seconds.
-      converged: accuracy at which it converged; None where it did not, or was evaluated too seldom to tell.
+      converged: accuracy at which it converged; None where it did not, or was evaluated too seldom to know.
     """
 
     share: Fraction
@@ -69,15 +69,16 @@ class Rules:
 
     Args:
       target: accuracy to reach; None takes the mean of `runs` runs of pure BSP.
-      tolerance: how far below the target a setting may be, absolute.
+      tolerance: largest distance of a setting below the target, absolute.
       settings: maximum number of settings to try.
       runs: number of runs of each setting.
       doubt: a setting ends early when the mean of all its runs would lie on the other side of the bound with at most
         this probability; 0 makes every run.
-      finest: settings closer to each other than this are not told apart.
+      finest: smallest distance of two settings that are distinguished.
       hint: share to confirm instead of searching: it is tried first, and doubled as long as it is not good enough. It
         needs a target. What is smaller is not tried, so the answer is as small as the hint was right.
-      accuracy: that runs are judged by: the one at their end, or the one at which they converged.
+      accuracy: accuracy by which runs are judged: "end", the one at their end, or "converged", the one at which they
+        converged.
 
     Raises:
       ConfigError: a value is out of range.
@@ -113,7 +114,7 @@ class Setting:
       share: share of BSP.
       outcomes: the runs that decided about it, in the order of their repeats.
       accepted: whether it reaches the target within the tolerance; None while it is open, and for the target's runs.
-      wrong: probability that this is wrong, given the spread of the runs; None where a single run tells no spread.
+      wrong: probability that this is wrong, given the spread of the runs; None where a single run has no spread.
     """
 
     share: Fraction
@@ -181,7 +182,7 @@ class Search:
     def confidence(self) -> float | None:
         """Probability, at least, that the answer is good enough and the next smaller share tried is not.
 
-        The two decisions that the answer rests on, where a larger share is never worse; None where the runs tell no
+        The two decisions that the answer rests on, where a larger share is never worse; None where the runs show no
         spread. It counts the spread of the target, too, where runs gave it.
         """
         doubts = 0.0

@@ -257,7 +257,7 @@ class Detector:
         """Begin to measure anew where units cost something else than before, in another phase; what is held stays.
 
         Args:
-          workers: that are expected to report; a round waits for none of the others.
+          workers: workers that are expected to report; a round waits for none of the others.
         """
         expected = set(workers)
         for worker in sorted(expected):
@@ -272,7 +272,8 @@ class Detector:
 
         Args:
           worker: id.
-          secs: of each unit since its last report: local computation and transfer, without waiting for others.
+          secs: seconds of each unit since the worker's last report: local computation and transfer, without waiting for
+            others.
         """
         watched = self._watched.get(worker)
         if watched is None:
