@@ -166,7 +166,7 @@ class Step:
 
     Args:
       gradient: computed on `parameters`; of no unit, it changes nothing.
-      parameters: what is stepped from.
+      parameters: parameters to step from.
       factor: factor on the learning rate, in addition to the protocol's own.
       alone: whether the schedule reads this worker's own progress, as if the others were as far, not the cluster's.
     """
@@ -241,7 +241,7 @@ class Arrival:
     Args:
       push_id: names the push in actions; unique in the phase.
       worker: id of the worker that pushed.
-      units: what it offers.
+      units: units of the push.
       staleness: updates applied since the parameters it was computed on.
       at: time of its arrival, in seconds of the server's clock.
     """

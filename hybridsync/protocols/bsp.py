@@ -30,7 +30,7 @@ class Bsp(Protocol):
     """Lock-step averaging of gradients (see the module's docstring).
 
     Args:
-      scaling: how the rate grows with the units of an update, "linear" or "sqrt".
+      scaling: growth of the learning rate with the units of an update, "linear" or "sqrt".
     """
 
     scaling: str = "linear"

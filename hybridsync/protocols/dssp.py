@@ -73,7 +73,7 @@ class Dssp(ServerProtocol):
 
     Args:
       lower: iterations that a worker may always be ahead of the slowest.
-      range: how many more the fastest may be granted.
+      range: maximum number of further iterations that the fastest may be granted.
     """
 
     lower: int = 3

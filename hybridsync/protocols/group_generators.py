@@ -73,7 +73,7 @@ class GroupRule(ABC):
         self._counts: dict[int, int] = {}
         self._synchronising = self._closing = False
 
-    # --- what a driver tells; each returns the groups that start now ---
+    # --- what a driver reports; each method returns the groups that start now ---
 
     def on_join(self, worker: int) -> None:
         """Count on `worker` from now on; who comes late is no further behind than the fastest is."""

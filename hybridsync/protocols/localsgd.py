@@ -47,7 +47,7 @@ class Rounds(WaitingRule):
     """One update on the differences of everybody who is awaited.
 
     Args:
-      members: of the phase; their number divides the sum of the differences.
+      members: worker ids of the phase; their number divides the sum of the differences.
     """
 
     def __init__(self, members: tuple[int, ...]) -> None:

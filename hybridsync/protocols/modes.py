@@ -61,7 +61,7 @@ class SyncMode:
 
         Args:
           end_units: applied units at which it was to end.
-          reached: units that the members hold who are back; below 0 where none is.
+          reached: units that the members hold that are back; below 0 where none is.
         """
         return self.moves_together and 0 <= reached < end_units
 

@@ -37,11 +37,12 @@ class ServerProtocol(Protocol):
     """A protocol whose workers push gradients to the parameter server, one unit each, and get parameters back.
 
     Args:
-      staleness_rule: what becomes of stale pushes: none, rate, cut, dc or dc_adaptive (see `staleness.py`).
+      staleness_rule: treatment of stale pushes: none, rate, cut, dc or dc_adaptive (see `staleness.py`).
       max_delay: with `cut`, the staleness from which a push is dropped; 0 is the number of workers.
       compensation: with `dc` and `dc_adaptive`, their lambda; 0 is .04 and 2.
-      scaling: how the rate grows with the units of an update, "linear" or "sqrt".
-      wire: what gradients and parameters travel as: float32, or bfloat16, which is half the bytes and rounds both.
+      scaling: growth of the learning rate with the units of an update, "linear" or "sqrt".
+      wire: number format of gradients and parameters between processes: float32, or bfloat16, which is half the bytes
+        and rounds both.
     """
 
     staleness_rule: str = "none"
