@@ -44,7 +44,7 @@ class GroupHistory:
       state: state that all replicas begin with; never donated.
       first: sequence of that state.
       units: units applied in that state.
-      own: the one place in the phase whose replica is followed, where the others are followed elsewhere.
+      own: the one place in the phase whose replica is followed, where others follow the rest; None follows all.
     """
 
     def __init__(self, steps: Steps, state: State, first: int, units: int, own: int | None = None) -> None:

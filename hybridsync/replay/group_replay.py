@@ -64,8 +64,8 @@ def in_groups(
     Args:
       programs: may not donate the parameters.
       state: the phase's starting state, on the device; not donated.
-      phase: what to compute.
-      note: told of the sequence of each group round.
+      phase: phase to compute.
+      note: called with the sequence of each group round.
       member: how the groups of this process average, and its place in the phase; None computes all replicas here.
     """
     steps = _Steps(programs) if member is None else _MemberSteps(programs, *member)

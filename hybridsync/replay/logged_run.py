@@ -92,7 +92,7 @@ class Record:
     """Holds what a run left.
 
     Args:
-      workdir: where it was read.
+      workdir: workdir that the record was read from.
       config: resolved configuration, as JSON.
       file: the configuration file as the run was given it, None if it had none.
       phases: those with updates, in order.

@@ -32,8 +32,8 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
     Args:
       programs: may not donate the parameters.
       state: the phase's starting state, on the device; parts of it are donated.
-      phase: what to compute.
-      note: told of each update.
+      phase: phase to compute.
+      note: called for each update.
     """
     if phase.mode.has_group_rounds:
         return in_groups(programs, state, phase, note)
@@ -112,7 +112,7 @@ def as_member(
     Args:
       programs: may donate the parameters.
       state: the phase's starting state, on the device; donated.
-      phase: what to compute.
+      phase: phase to compute.
       worker: id of this member.
       communicator: communicator of all members.
       note: called for each update.

@@ -32,9 +32,9 @@ class Difference:
 
     Args:
       leaf: path of the leaf.
-      index: of the first differing entry in it; () for a scalar.
-      replayed, saved: its two values.
-      num_entries: how many of the leaf's entries differ.
+      index: index of the first differing entry in the leaf; () for a scalar.
+      replayed, saved: the two values of that entry.
+      num_entries: number of the leaf's entries that differ.
     """
 
     leaf: str
@@ -86,7 +86,7 @@ def replay(
     its rounding.
 
     Args:
-      record: what the run left; the caller holds the workdir's lock.
+      record: record of the run; the caller holds the workdir's lock.
       run: with the configuration of `record`.
       fork_server_client: starts member processes (see `in_members`); needed where a phase was computed by processes.
       progress: called with the number of updates now and then.
