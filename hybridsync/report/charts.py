@@ -47,11 +47,11 @@ class Chart:
     """Describes a chart of lines over time or examples.
 
     Args:
-        title: what is drawn, with its unit.
+        title: title of the chart, with its unit.
         x: "time" in seconds or "examples".
-        lines: what is drawn; lines without points are left out.
+        lines: lines to draw; lines without points are left out.
         bands: phases drawn in the background of the lines.
-        note: how to read it, one line; may be empty.
+        note: help for the reader, one line; may be empty.
         x_high: end of the x axis; 0 for the last point.
         may_be_log: whether values far apart get a logarithmic axis.
         from_zero: whether the y axis begins at 0 otherwise.

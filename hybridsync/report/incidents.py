@@ -35,7 +35,7 @@ class Incident:
         sort: kind of mark on the page.
         worker: worker on whose lane the mark stands; None for the run's own.
         kind: kind of the event.
-        text: what happened.
+        text: description of the incident.
     """
 
     t: float

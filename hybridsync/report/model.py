@@ -116,8 +116,8 @@ class RunModel:
         error: reason of a failure; None if the run did not fail.
         secs: the run's last moment on its own time axis.
         phases: phases in order.
-        present: when each worker was there.
-        slow: when a worker was marked as a straggler.
+        present: stretches in which each worker was present.
+        slow: stretches in which a worker was marked as a straggler.
         incidents: marks and rows.
         stalls: stalls of every phase that followed another.
         evaluations: evaluations in order.
