@@ -11,7 +11,7 @@ from pathlib import Path
 def reap_adopted(own: Collection[int]) -> int:
     """Collect every ended child of another session that is not in `own`; returns how many there were.
 
-    A role begins a session, so what a role leaves behind is never of this process's session, and another child that
+    A role begins a session, so a child that a role leaves is never of this process's session, and another child that
     this process has started itself usually is: the code that started it waits for it.
 
     Args:

@@ -92,7 +92,7 @@ class AgentConnection:
         """End the exchange; returns whether each end knows that the other has all lines.
 
         Args:
-          secs: how long to wait until that is so.
+          secs: longest wait, in seconds.
         """
         with self._condition:
             self._closing = True

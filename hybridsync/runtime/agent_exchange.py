@@ -39,7 +39,7 @@ class HeadFenced:
     """The session is over: kill all that runs, then attach again.
 
     Attributes:
-      reason: why it is over.
+      reason: reason for the end of the session.
       untaken: orders that arrived, and come too late to be carried out.
     """
 
@@ -84,7 +84,7 @@ class AgentExchange:
       hello_of: the first words of the agent in a session.
       session: the first one.
       now: monotonic seconds.
-      give_up_secs: how long the head may be away before the agent ends.
+      give_up_secs: seconds that the head may be away before the agent ends.
     """
 
     def __init__(self, hello_of: Callable[[str], AgentHello], session: str, now: float, give_up_secs: float) -> None:
@@ -164,7 +164,7 @@ class AgentExchange:
     def _report(self, first: int, events: tuple[str, ...], hold_secs: float) -> AgentReport:
         return AgentReport(self.hello.index, self.hello.session, first, events, self._orders.count, hold_secs)
 
-    # --- what becomes of it ---
+    # --- its results ---
 
     def attached(self, session: str, welcome: AgentWelcome, sent_at: float) -> None:
         """Hear that the head has taken the agent in.

@@ -60,8 +60,8 @@ class AgentProgram:
       stay_secs: seconds that this host stays after a signal, if the head does not have the run saved.
       say: shows a line to the user.
       clock: clock for `stay_secs`.
-      watchdog: of this process. The connection's threads renew the lease whatever the main loop does, so a main loop
-        that hangs ends the process, and its roles and its lease with it.
+      watchdog: watchdog of this process. The connection's threads renew the lease whatever the main loop does, so a
+        main loop that hangs ends the process, and its roles and its lease with it.
     """
 
     def __init__(

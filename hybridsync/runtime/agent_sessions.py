@@ -56,8 +56,8 @@ class _Session:
     Args:
       hello: first message of the session.
       heard_at: time at which its last message arrived, monotonic seconds.
-      untaken: its events that wait for the supervisor.
-      polls: how many answers were held so far; the newest poll ends the waits of those before it.
+      untaken: events of the session that wait for the supervisor.
+      polls: number of answers that were held so far; the newest poll ends the waits of those before it.
     """
 
     hello: AgentHello
@@ -102,7 +102,7 @@ class AgentSessions:
         self._sessions: dict[int, _Session] = {}
         self._known: dict[int, _Session] = {}  # to the supervisor, by what it has taken
         self._over: dict[int, deque[tuple[str, str]]] = {}
-        self._silent: dict[int, tuple[str, float]] = {}  # hosts that were lost by silence: who, and when
+        self._silent: dict[int, tuple[str, float]] = {}  # hosts that were lost by silence: name, and when
         self._untaken: list[tuple[_Session, SessionNews]] = []
         self._last: str | None = None
 

@@ -30,7 +30,7 @@ class Beginning:
 
     Args:
       spec: describes the run.
-      assignment: which host runs a role.
+      assignment: assignment of the roles to hosts.
       now: monotonic seconds.
 
     Attributes:

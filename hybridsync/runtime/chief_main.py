@@ -79,9 +79,9 @@ def run_chief(
       metrics: address and port at which Prometheus finds the run's figures; port 0 for none.
       report: sends a report to the supervisor: {"address": ...} once served.
       watchdog: watchdog of this process.
-      screen: where progress is shown.
+      screen: stream on which progress is shown.
       lock: lock of the workdir, which the supervisor has taken; None where it has not.
-      sums_refused: why workers may not sum among themselves; "" where they may.
+      sums_refused: reason why workers may not sum among themselves; "" where they may.
 
     Raises:
       HybridSyncError: refused input, or the run could not go on.

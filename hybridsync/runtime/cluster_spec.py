@@ -29,7 +29,7 @@ class ClusterSpec:
       num_hosts: number of hosts of the run.
       address: address of this host, at which its roles serve.
       certificates: folder of this host's certificate; the head's has the authority's key, too.
-      slots: how many workers this host may have; 0 for its share.
+      slots: maximum number of workers on this host; 0 for its share.
       collectives_network: "private" where gloo may carry sums between hosts in plain text.
     """
 

@@ -68,7 +68,7 @@ class ForkServer:
         To be called on the main thread.
 
         Args:
-          modules: what the roles need, imported before the first of them is forked.
+          modules: names of the modules that the roles need, imported before the first of them is forked.
 
         Raises:
           RoleLost: in a role: the supervisor has died meanwhile.
@@ -110,8 +110,8 @@ class ForkServer:
         while os.getppid() == between:
             os.sched_yield()
         os.setsid()
-        # Told by the role itself: whatever becomes of the fork server, the supervisor hears of just those who are
-        # there.
+        # Sent by the role itself: whatever happens to the fork server, the supervisor hears of exactly the roles that
+        # exist.
         self._line.send(json.dumps({"pid": os.getpid()}).encode())
         self._line.close()
         return 0

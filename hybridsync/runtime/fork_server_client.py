@@ -102,7 +102,8 @@ class ForkServerClient:
 
         Args:
           environment: environment variables of the process in addition to this process's.
-          descriptors: its stdin, stdout, stderr, the end of its reports, the memory of its unit.
+          descriptors: file descriptors of the process: stdin, stdout, stderr, the end of its reports, the memory of its
+            unit.
 
         Raises:
           CannotStart: there are too many processes, or there is too little memory.

@@ -115,11 +115,11 @@ class Heartbeat:
     """Reports to the chief from a thread of its own, and hears from it.
 
     Args:
-      chief: where to.
+      chief: the chief that reports go to.
       take_report: returns what happened since the last report.
       secs: between reports.
       wake: set by others to report at once.
-      hold_secs: how long the chief may keep its answer back while it has no news.
+      hold_secs: seconds that the chief may keep its answer back while it has no news.
       heard: called with the phase that was reported from, and the answer.
       clock: stamps when a report left and when its answer came.
       ended: called once, with None when the run is over, or with why the chief refused this process or is gone.

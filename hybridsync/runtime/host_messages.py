@@ -97,7 +97,7 @@ class Ended:
     """Tells of a process that ended.
 
     Attributes:
-      code: its exit code, negative for a signal.
+      code: exit code of the process, negative for a signal.
       lived_secs: seconds from the order to start it until its end.
       unit: unit that a worker was computing; -1 for none.
       knew_chief: whether it was alive when the chief's address was sent to it.

@@ -14,7 +14,7 @@ class Placement:
     """Holds the roles that are wanted until they run.
 
     Args:
-      assignment: which host runs a role.
+      assignment: assignment of the roles to hosts.
       hosts: hosts of the run.
       running: the roles that run, as their owner changes them.
       awaited: hosts that never were there, and whose roles wait for them, as their owner changes them.

@@ -49,9 +49,10 @@ class RoleKeys:
     """Holds what a role proves itself with.
 
     Attributes:
-      token: of the run, without which no role answers a call.
-      credentials: of this process, as `Credentials.as_dict` writes them; None for no TLS.
-      user_credentials: of the run's user, which the chief leaves in the workdir for the commands; None for no TLS.
+      token: token of the run, without which no role answers a call.
+      credentials: credentials of this process, as `Credentials.as_dict` writes them; None for no TLS.
+      user_credentials: credentials of the run's user, which the chief leaves in the workdir for the commands; None for
+        no TLS.
     """
 
     token: str = dataclasses.field(default="", repr=False)
@@ -66,7 +67,7 @@ class RoleSpec:
     Attributes:
       role: "chief", "server" or "worker".
       role_id: index of the role within its kind.
-      restart_count: how many processes had this place before; a worker with `restart_count > 0` is reborn.
+      restart_count: number of processes that had this place before; a worker with `restart_count > 0` is reborn.
       coordinator: address of the process group's coordination service; `NO_GROUP` where none is served.
       workdir: absolute path.
       num_workers: number of workers of the run.
@@ -80,7 +81,7 @@ class RoleSpec:
       link: kind of links that carry buffers between processes, "grpc", "shm" or "tcp".
       keys: keys of the role, until it gets new ones.
       compilation_cache: folder of compiled programs; "" for what JAX itself keeps.
-      sums_refused: why workers may not sum among themselves, for the chief; "" where they may.
+      sums_refused: reason why workers may not sum among themselves, for the chief; "" where they may.
       lock_nonce: nonce of the workdir's lock, of which the chief has the descriptor; "" if the workdir is not locked.
     """
 

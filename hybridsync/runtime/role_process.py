@@ -28,7 +28,7 @@ class RoleProcess:
       fork_server_client: client of the fork server that starts the process.
       role: "chief", "server" or "worker".
       role_id: index of the role within its kind.
-      restart_count: how many processes had this place before.
+      restart_count: number of processes that had this place before.
       log_path: path of the log; appended to.
       open_log: opens a log at its end.
       lock_fd: file descriptor of the workdir's lock, which this role holds, too.

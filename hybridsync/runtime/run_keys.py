@@ -113,7 +113,7 @@ class RunKeys:
         """Look whether the folder has changed, and draw a new token where one is due.
 
         Returns:
-          whether every role is to be given new keys, and the hosts whose sessions are to end.
+          whether every role is to get new keys, and the hosts whose sessions are to end.
         """
         if self._folder is None or self._revocations is None:
             return False, []

@@ -16,7 +16,7 @@ class RunningRole:
     Attributes:
       role: "chief", "server" or "worker".
       role_id: index of the role within its kind.
-      restart_count: how many processes had this place before.
+      restart_count: number of processes that had this place before.
       pid: process id, on its host.
       host: index of the host on which it runs.
       quarantine: reason why no process takes its place when it has ended; "" if a new one does.

@@ -63,7 +63,7 @@ class Supervisor:
     """Run all roles to their end.
 
     Args:
-      spec: what to supervise.
+      spec: describes the run.
       connect: makes a connection to the chief from its address; every call on it has a deadline.
       say: shows a line to the user.
       lock_fd: file descriptor of the workdir's lock, which each chief holds as well; None if the workdir is not locked.
@@ -342,7 +342,7 @@ class Supervisor:
         elif role.error is not None and role.error[1] == EXIT_REFUSED:
             self._say(f"error: {role.error[0]}")
             self._exit_code = EXIT_REFUSED
-        # A chief alone tells a role to leave: one that has heard of none has failed.
+        # Only a chief asks a role to leave: one that has heard of none has failed.
         elif self._over or (ended.knew_chief and self._chief_serves and code in (EXIT_COMPLETED, EXIT_PREEMPTED)):
             return
         else:
@@ -411,10 +411,7 @@ class Supervisor:
             self._exit_code = code
 
     def _restart_chief(self, reason: str) -> None:
-        """Start a replacement chief.
-
-        Resends the events and repeats the actions that only the old chief's memory held.
-        """
+        """Start a replacement chief; resend events and repeat actions that only the old chief's memory held."""
         self._outbox.repeat()
         self._start_again("chief", 0, reason)
         self._over = False

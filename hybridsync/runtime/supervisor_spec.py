@@ -40,13 +40,13 @@ class SupervisorSpec:
       config_digest: digest of the configuration, which all hosts must have.
       slots: maximum number of workers on this host; 0 for its share.
       lease_secs: seconds that an agent may be silent before its host counts as lost.
-      patience_secs: how long a role waits for its host, before it starts on another one; and in the middle of a run,
-        how long workers that are to meet wait for a host that is away.
-      attach_secs: how long the first step waits for a host, before its roles start on others, the run begins with
+      patience_secs: seconds that a role waits for its host before it starts on a different one; and in the middle of a
+        run, seconds that workers that are to meet wait for a host that is away.
+      attach_secs: seconds that the first step waits for a host, before its roles start on others, the run begins with
         `min_workers` of its workers, or it ends.
-      settle_secs: how long the run waits for further hosts, when it could begin with fewer.
+      settle_secs: seconds that the run waits for further hosts, when it could begin with fewer.
       needs_process_group: whether workers find a process group when they start, or only once a phase needs it.
-      sums_refused: why workers may not sum between the run's hosts, for the chief; "" where they may.
+      sums_refused: reason why workers may not sum between the run's hosts, for the chief; "" where they may.
       lock_nonce: nonce of the workdir's lock, for the chief; "" if the workdir is not locked.
       lock_lost: returns why the workdir is another run's by now, "" while it is not; asks no disk.
     """

@@ -19,7 +19,7 @@ class WakePipe:
       on_signal: called on the main thread with the signal's number, between any two steps of it.
 
     Attributes:
-      fd: its end to read from; the reader empties it.
+      fd: end of the pipe to read from; the reader empties it.
     """
 
     def __init__(self, on_signal: Callable[[int, FrameType | None], None]) -> None:

@@ -172,8 +172,8 @@ def warm_up(
     Args:
       programs: programs of the run.
       several: whether a member may take several units of a lock-step step, whose gradients it sums up.
-      local_updates: of the plan's phases with local updates, whether a push replaces the servers' parameters.
-      wires: what the parameters of the plan's phases travel as.
+      local_updates: for the plan's phases with local updates, whether a push replaces the servers' parameters.
+      wires: number formats in which the parameters of the plan's phases travel.
     """
     zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state)
     state: TrainState = jax.device_put(zeros)
