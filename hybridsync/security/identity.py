@@ -30,9 +30,9 @@ class Identity:
     """Names who holds a certificate.
 
     Args:
-      run: what the authority's certificates are good for, as the authority names it.
+      run: name of the run, or of the cluster, that the authority's certificates are good for.
       role: one of `ROLES`.
-      id: its number among its kind; of a host, the host's index.
+      id: index of the role within its kind; of a host, the host's index.
     """
 
     run: str
