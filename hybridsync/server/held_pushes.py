@@ -18,7 +18,7 @@ class Ticket:
       contribution: contribution of the push; None once its end is decided.
       reply: reply to the push; None while the rule holds it.
       decided: whether its units were applied or dropped.
-      reason: why they were dropped; "" if they were not.
+      reason: reason why they were dropped; "" if they were not.
       fenced: its worker is gone: no caller waits for it, and it must have no effect.
       push_id: number of the push in the rule's actions; 0 if the rule was not asked.
     """
@@ -90,7 +90,7 @@ class Decided:
       base: oldest sequence that one of them was computed on.
       lr_factor: the protocol's factor on the schedule's learning rate.
       blend: share of the new float model statistics.
-      weights: of each push's gradient in the sum; () is 1 each.
+      weights: factor on each push's gradient in the sum; () is 1 each.
       local_updates: whether its workers make local updates.
     """
 

@@ -79,9 +79,9 @@ class PartitionedState:
         """Begin the phase with the state that was taken over.
 
         Args:
-          compensation: how the phase's protocol makes up for staleness.
-          change: what an update does with its contributions.
-          wire: what contributions and parameters travel as.
+          compensation: compensation of the phase's protocol for staleness.
+          change: kind of update: it decides the use of the contributions.
+          wire: number format of contributions and parameters between processes.
         """
         self._change = change
         self._shard.begin(compensation, wire)

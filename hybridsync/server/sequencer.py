@@ -41,7 +41,7 @@ class Sequencer:
     Attributes:
       phase: phase that is served; None before the first.
       open: whether it still takes pushes.
-      count: its account of units and versions; read-only.
+      count: account of units and versions; read-only.
       compensation: compensation of the phase's protocol for staleness.
       change: kind of update in this phase: it decides the use of the contributions.
       local_updates: whether workers make local updates in this phase.

@@ -89,7 +89,7 @@ class HeldCall:
     """A call that is not answered yet: a push, or a worker that is ready to push and waits to be granted it.
 
     Args:
-      push: what is pushed.
+      push: the push.
       contribution: contribution of the push; the caller's, until the call ends.
       non_finite: the first entry of the contribution that is not a finite number.
       ticket: ticket of the push that decides about the call: its own, or that of a different push with the same units;
@@ -255,7 +255,7 @@ class ServerCore:
         self._grants.pop(call, None)
         self._outlive(call)
 
-    # --- the end of a phase whose workers make local updates ---
+    # --- the end of a phase with local updates ---
 
     @property
     def missing_uploads(self) -> list[int]:

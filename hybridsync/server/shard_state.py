@@ -169,8 +169,8 @@ class Shard:
         """Begin a phase with the state that was taken over.
 
         Args:
-          how: its protocol compensates staleness.
-          wire: what its contributions and parameters travel as.
+          how: the protocol's compensation for staleness; None for none.
+          wire: number format of the phase's contributions and parameters between processes.
         """
         self.publisher.begin(wire)
         self._state = self.part.programs.entered(self.state)

@@ -31,7 +31,7 @@ class UnitOutcomes:
 
     Args:
       limit: units that may be issued are below it; each later drop lets one more be.
-      applied, dropped: what became of them before the phase.
+      applied, dropped: ranges of the units that were applied, and of those that were dropped, before the phase.
 
     Attributes:
       limit: now.
@@ -43,7 +43,7 @@ class UnitOutcomes:
         self.limit = limit
         self._dropped = UnitSet(dropped)
         self._applied = UnitSet(applied).difference(self._dropped)
-        self._chunks: dict[int, bytearray] = {}  # each tells all of its units, also what ended before the phase
+        self._chunks: dict[int, bytearray] = {}  # each has all of its units, also those that ended before the phase
 
     def is_open(self, unit: int) -> bool:
         """Return whether `unit` may be issued, and has no end."""

@@ -22,7 +22,7 @@ class WorkerState:
       idle_in: the restart count of a worker that makes local updates when it reported that it has nothing to compute;
         None while it has something.
       num_units: units that a worker with local updates has had applied.
-      last: its last push that was applied; None for a worker without local updates, or a fenced one.
+      last: the worker's last push that was applied; None for a worker without local updates, or a fenced one.
     """
 
     newest: int = 0
