@@ -33,11 +33,11 @@ def carry_out(
     """Simulate every plan with every seed.
 
     Args:
-      study: what to simulate.
+      study: study to simulate.
       run_of: a configuration -> its run.
       workdir: gets simulation.json and the record of every run; None leaves nothing.
       events: file that takes every decision; one that is there is replaced.
-      terminal: where to draw a progress bar; None for nowhere.
+      terminal: stream to draw a progress bar on; None for none.
 
     Raises:
       ConfigError: the file of events cannot be written.

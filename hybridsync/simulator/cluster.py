@@ -235,8 +235,8 @@ class Death:
     """A process that is killed at a second of the run.
 
     Args:
-      role, id: whose; a chief's is 0.
-      at_secs: when.
+      role, id: role and number of the process; a chief's number is 0.
+      at_secs: time of the death, seconds of the run.
       back_secs: until its successor's first words; None is `Costs.restart_secs`.
 
     Raises:
@@ -351,10 +351,10 @@ class Scenario:
 
     Args:
       cluster: the machines.
-      slow, deaths, pauses, hangs, joins, partitions, switches: what happens when.
-      chaos: what happens to messages.
-      save_fails: which saves fail, counted from 0.
-      preempt_secs: when the run is asked to save its state and stop; infinite for never.
+      slow, deaths, pauses, hangs, joins, partitions, switches: incidents of the run.
+      chaos: faults of messages.
+      save_fails: numbers of the saves that fail, counted from 0.
+      preempt_secs: second of the run at which it is asked to save its state and stop; infinite for never.
     """
 
     cluster: Cluster = field(default_factory=Cluster)

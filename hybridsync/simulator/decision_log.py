@@ -78,7 +78,7 @@ class MirroredApplyLog:
     """One role's apply log, whose updates go into a decision log at once (see `hybridsync.storage.apply_log.ApplyLog`).
 
     Args:
-      decision_log: where to.
+      decision_log: log that is written to.
       log: the role's own.
     """
 

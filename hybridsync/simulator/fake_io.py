@@ -331,7 +331,7 @@ class Hosts:
         simulated.loop.after(back, self._start_again, process)
 
     def _notice(self, event: RoleEvent) -> None:
-        if self._simulated.chief_front.closed:  # told to the next chief
+        if self._simulated.chief_front.closed:  # repeated to the next chief
             self._unheard.append(event)
         else:
             self._simulated.chief.service.role_lost(event)

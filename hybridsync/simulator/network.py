@@ -69,7 +69,7 @@ class Network:
       loop: virtual time.
       scenario: links, chaos and partitions.
       random: draws for the chaos.
-      num_servers: how many ports the traffic with the servers is spread over.
+      num_servers: number of ports that the traffic with the servers is spread over.
       emulation: links that are slower than the scenario's.
       slowness: (worker, unit) -> how slow the worker's link is now; None where none ever is.
 

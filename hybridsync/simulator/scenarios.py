@@ -51,7 +51,7 @@ def scenario_text(scenario: Scenario, about: str) -> str:
     """Return a scenario file that gives `scenario` back.
 
     Args:
-      scenario: what to write.
+      scenario: scenario to write.
       about: docstring of the file, one line.
 
     >>> from hybridsync.simulator.cluster import Slow

@@ -81,7 +81,7 @@ class SimulatedCluster:
       tick_secs: interval, in seconds, at which the controller checks for changes that no notification reports.
       evaluator: (state, snapshot) -> the task's measures; None disables evaluation.
       workdir: files of an earlier cluster of this run; None for a run that begins.
-      policy: what is done about stragglers in lock-step; None takes the configuration's.
+      policy: policy for stragglers in lock-step; None takes the configuration's.
     """
 
     def __init__(

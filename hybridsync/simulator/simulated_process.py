@@ -34,14 +34,14 @@ class Process(ABC):
 
     Args:
       simulated: everything around it.
-      role, role_id: its place.
-      restart_count: how many processes had the place before.
+      role, role_id: kind and number of the process.
+      restart_count: number of processes that had the place before.
 
     Attributes:
       pid: unique in the run.
-      address: where others reach it; another for each process.
-      port: whose network port it speaks through: the worker's number, -1 for a server.
-      incarnation: as the chief has told it; 0 before.
+      address: address at which others reach it; each process has its own.
+      port: network port that the process sends and receives through: the worker's number, -1 for a server.
+      incarnation: incarnation that the chief has assigned; 0 before.
       captured: the state that it keeps for others.
       dead: it has ended.
       stopped: it is stopped, and hears later what comes meanwhile.

@@ -28,7 +28,7 @@ class Worker(Process):
     """One worker process.
 
     Attributes:
-      unit: whose computation began last; -1 when it has ended.
+      unit: unit that the worker computes; -1 between two units.
       seconds: what its device takes for one unit after another; infinite once it hangs.
     """
 
