@@ -145,7 +145,7 @@ class FileApplyLog:
     def _forget_written(self, last: Entry | Left) -> None:
         """Forget what the file holds of the phase under way, which another member has written; else memory fills.
 
-        Once `last` was seen, the run may have gone on from before it: that begins a phase, whose updates all stay.
+        Once `last` was seen, the run may have continued from before it: that begins a phase, whose updates all stay.
         """
         self._entries = [
             entry for entry in self._entries if entry.phase != last.phase or place_of(entry) > place_of(last)

@@ -4,13 +4,13 @@
     {"phase", "sequence", "units", "base", "rate", "weight", "blend", "slots", "group", "bases", "optimizer"}
     {"phase", "sequence", "left"}
 
-`sequence` counts updates, `base` is the sequence of the parameters the gradient was computed on, `rate` the
-protocol's factor on the schedule's learning rate, `weight` the units in the update, `blend` the share of the new model
-statistics. Under lock-step the units stand in the order of the step's places and `base` is `sequence - 1`; `slots` are
-the places that they have, and left out where those are the first ones. Whose a place is follows from the phase's shares
-(see `hybridsync.core.step_assignment`); with one unit each it is the member's in that place of the mesh. `parts` are
-the pushes of an update whose gradients were computed on several versions, or do not weigh the same: [units, base,
-weight] of each, in the order of their sum; `base` is the oldest of them then.
+`sequence` counts updates, `base` is the sequence of the parameters the gradient was computed on, `rate` the protocol's
+factor on the schedule's learning rate, `weight` the units in the update, `blend` the share of the new model statistics.
+Under lock-step the units stand in the order of the step's places and `base` is `sequence - 1`; `slots` are the places
+that they have, and left out where those are the first ones. The owner of a place follows from the phase's shares (see
+`hybridsync.core.step_assignment`); with one unit each it is the member's in that place of the mesh. `parts` are the
+pushes of an update whose gradients were computed on several versions, or do not weigh the same: [units, base, weight]
+of each, in the order of their sum; `base` is the oldest of them then.
 
 Where workers make local updates, what a push holds depends on all that its worker has done before. So `stepped`
 contains of each of an update's pushes [worker, incarnation, restart count, base, number of units, newest]: an

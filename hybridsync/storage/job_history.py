@@ -77,7 +77,7 @@ class RunRecord:
       accuracy: accuracy at its end; None for a run that diverged.
       seconds: duration of the run, in seconds.
       place: name of the host, or of the simulated cluster.
-      converged: accuracy at which it converged; None where it did not, or its evaluations do not tell.
+      converged: accuracy at which it converged; None where it did not, or its evaluations do not show it.
     """
 
     share: Fraction
@@ -91,7 +91,7 @@ class RunRecord:
         """Return what a search sees of it.
 
         Args:
-          first_seed: of the search: the seed of the runs with repeat 0.
+          first_seed: first seed of the search: the seed of the runs with repeat 0.
         """
         return Outcome(self.share, self.seed - first_seed, self.accuracy, self.seconds, self.converged)
 

@@ -23,7 +23,7 @@ class OrdersFile:
 
     Args:
       workdir: existing directory, locked by this process.
-      plan: that the orders' stages are of, as the run has it now.
+      plan: plan in which the orders' stages count, as the run has it now.
       fence: see `write_durable`.
 
     Raises:
