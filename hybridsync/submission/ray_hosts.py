@@ -99,8 +99,8 @@ def train(job: Job, *, address: str, cpus: float, gpus: float) -> int:
     """Train on the nodes of a Ray cluster, and return the run's exit code; SIGTERM and Ctrl-C save and stop the run.
 
     Args:
-      job: what each host is started with.
-      address: of the Ray cluster; "auto" for the one that this machine belongs to.
+      job: job to run.
+      address: address of the Ray cluster; "auto" for the one that this machine belongs to.
       cpus: number of cpus that each host takes of its node.
       gpus: number of gpus that each host takes of its node; 0 for none.
 

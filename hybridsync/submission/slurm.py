@@ -60,7 +60,7 @@ def train(job: Job, options: str, prepare: Callable[[], None], say: Say, show: S
     Ctrl-C and SIGTERM end the following alone.
 
     Args:
-      job: what each host is started with.
+      job: job to submit.
       options: further options of sbatch.
       prepare: makes the workdir, with a folder `logs`, before a job is submitted.
       say: tells the user a line about the job.
