@@ -108,8 +108,8 @@ class EventLog:
     Args:
         workdir: existing directory.
         clock: time source.
-        restarted: the run went on since the last line, without a process to write: that time counts. Otherwise it stood
-            still, and `t` continues without a gap.
+        restarted: whether the run continued since the last line, without a process to write: that time counts.
+            Otherwise it stood still, and `t` continues without a gap.
 
     Raises:
         OSError: the disk refuses.

@@ -29,7 +29,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
     Args:
       host: address to serve at.
       port: port of the address.
-      application: what to serve.
+      application: application to serve.
 
     Raises:
       OSError: the port is in use, or the address is none of this machine.

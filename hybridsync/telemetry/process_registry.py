@@ -22,7 +22,7 @@ class Loss(NamedTuple):
 
     Args:
       is_news: it is not written yet.
-      leaves: its place is empty by it; otherwise a newer process has the place, or it never took part.
+      leaves: whether the event leaves the place empty; otherwise a newer process has the place, or it never took part.
     """
 
     is_news: bool

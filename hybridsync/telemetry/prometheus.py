@@ -84,7 +84,7 @@ def families_of(status: StatusReply) -> list[Any]:
     """Return the metrics of a run as `prometheus_client` writes them.
 
     Args:
-      status: where the run stands.
+      status: status of the run.
     """
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 

@@ -128,8 +128,8 @@ class Switches:
         """Write the switches of which all is known.
 
         Args:
-          first_applied: when the current phase's first update was; 0 before it.
-          compile_secs: what roles compiled for since that phase began.
+          first_applied: time of the current phase's first update; 0 before it.
+          compile_secs: seconds of compilation in the roles since that phase began.
         """
         for pending in list(self._pending):
             if pending.stall_secs is None and first_applied:
