@@ -72,7 +72,7 @@ class Checks(Watch):
         self.found = self.found or Violation(text)
         return self.found
 
-    # --- what a cluster tells ---
+    # --- what a cluster reports ---
 
     def announced(self, request: PhaseRequest, phase: Phase) -> None:
         """Check that workers are told of the newest phase alone."""

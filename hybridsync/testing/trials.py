@@ -35,7 +35,7 @@ class Outcome:
       units: applied.
       dropped: units left out for good.
       num_phases: entered.
-      sessions: how often the whole run was started.
+      sessions: number of starts of the whole run.
       rolled_back: units that were applied again.
       seconds: virtual.
       calls: events carried out.
@@ -62,7 +62,7 @@ def try_schedule(
     A run that is preempted, or ends because its last save fails, is started again, as its user would.
 
     Args:
-      schedule: what to try.
+      schedule: schedule to try.
       run_of: the schedule -> the run, of any task: only its configuration counts.
       recorder_of: the clock of a session -> where the record goes.
 
