@@ -55,7 +55,7 @@ class Programs:
       donate_rest: whether it may reuse the memory of everything else in the state. False where a state is needed again
         after its update (a simulation, whose states are values).
       kept: names of the protocols whose outer optimizers keep something in the state.
-      handling: what becomes of the momentum where the plan goes over to asynchrony.
+      handling: treatment of the momentum where the plan goes over to asynchrony.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class Programs:
           units: units in `total`.
           factor: the protocol's factor on the schedule's learning rate; on the mean where no optimizer reads one.
           blend: share of the new float model statistics: 1 under lock-step, 1/n from one of n asynchronous workers.
-          change: what is done with the mean of `total`.
+          change: use of the mean of `total`.
         """
         if change != "optimizer":
             return self._without_optimizer(state, total, np.int32(units), np.float32(factor), np.float32(blend), change)
@@ -247,7 +247,8 @@ class Programs:
         Args:
           parameters: before it.
           opt_state: the worker's.
-          moved: what its steps have taken off the parameters since their start, like `params`; None at the start.
+          moved: difference that its steps have taken off the parameters since their start, like `params`; None at the
+            start.
           gradient: contribution of one unit.
           at: units that the schedule reads.
           factor: on the schedule's learning rate.

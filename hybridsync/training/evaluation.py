@@ -18,7 +18,7 @@ class Evaluator:
     """Measures a task's states.
 
     Args:
-      task: its `summarize` is used where it has one, else `evaluate` summed over the held-out batches.
+      task: task of the states; its `summarize` is used if it has one, else `evaluate` summed over the held-out batches.
       watchdog: watchdog of the process; each batch is progress.
     """
 

@@ -158,7 +158,7 @@ class Optimizer:
           state: the optax state.
           params: before the update.
           rate: learning rate of this update.
-          share: of the momentum's own coefficient, in this update alone; None for all of it.
+          share: share of the momentum's own coefficient, in this update alone; None for all of it.
         """
         state = state._replace(hyperparams={**state.hyperparams, "learning_rate": rate})
         if share is None:
@@ -203,7 +203,7 @@ class Optimizer:
         """Check that the momentum can be handled so.
 
         Args:
-          handling: what is to become of it.
+          handling: treatment of the momentum.
           state: an optax state, or its shapes.
 
         Raises:

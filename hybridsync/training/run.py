@@ -26,8 +26,8 @@ class Run:
 
     Args:
       config: resolved configuration.
-      task, optimizer: what to train, and how.
-      workdir: where everything is left; None leaves nothing.
+      task, optimizer: model, loss and data, and the optimizer of the training.
+      workdir: folder for everything that the run writes; None leaves nothing.
       file: the configuration file as it was given; None for an embedded run.
     """
 

@@ -21,7 +21,7 @@ class TrainState:
       params: the model's parameters, as the task returns them.
       opt_state: the optax state, with the injected hyperparameters.
       model_state: non-parameters (BatchNorm statistics, counters); {} when there are none.
-      protocol_state: what one protocol keeps beyond that; {} is always legal.
+      protocol_state: further state of one protocol; {} is always legal.
       counters: {"units": int32 units applied, "updates": int32 optimizer updates applied}.
     """
 

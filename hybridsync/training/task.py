@@ -103,7 +103,7 @@ class Task:
         (BatchNorm), which are averaged over workers, and integers, of which the maximum is taken; {} if none.
       loss: (params, model_state, batch, key) -> (scalar, (metrics, model_state)); `batch` has been through
         `source.augment`. It is the gradient's definition for one unit, on that unit alone.
-      source: where units come from.
+      source: source of the units.
       evaluate: (params, model_state, batch) -> sums over the batch, {"count", "loss", "correct"?, ...};
         `batch` has been through `source.prepare`. None: the run reports no evaluation.
       summarize: (params, model_state, units applied) -> what the summary reports at the end instead of an
@@ -147,7 +147,7 @@ class Task:
 
         Args:
           model: makes the module, for instance `lambda rngs: MLP((64, 128, 10), rngs=rngs)`.
-          source: where units come from.
+          source: source of the units.
           loss: the objective.
 
         Raises:
