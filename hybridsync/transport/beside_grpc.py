@@ -24,7 +24,7 @@ class TransportBesideGrpc(ABC):
     """Gives links over connections of a subclass, and leaves the other calls to gRPC.
 
     Args:
-      keys: of this process: what its calls show, and what it asks for.
+      keys: keys of this process, which its calls show, and which it asks for.
     """
 
     def __init__(self, keys: Keyring = NO_KEYS) -> None:

@@ -57,7 +57,7 @@ class Buffers:
 
     Args:
       num_bytes: size of each.
-      num_buffers: how many there may be; at least the number of pushes that a rule may hold at a time.
+      num_buffers: maximum number of buffers; at least the number of pushes that a rule may hold at a time.
     """
 
     def __init__(self, num_bytes: int, num_buffers: int) -> None:

@@ -2,7 +2,7 @@
 
 A worker has a `ServerLink` (`hybridsync.worker.link`): trees of arrays. Between processes it is a `PackedLink`
 (`hybridsync.transport.packed_link`) over a `ParameterLink` and `BlockLink`s: byte buffers. A transport carries these
-buffers; it knows neither what is in them nor whose rule decides. All calls raise the named errors of the ports, and
+buffers; it knows neither their content nor the rule that decides. All calls raise the named errors of the ports, and
 `RoleLost` and `WaitTimeout` where the other role does not answer.
 """
 
@@ -144,7 +144,7 @@ class Services:
 
     Args:
       holder: the training state; takes snapshots of it and lends them.
-      state_bytes: of a whole state; calls that move one may take accordingly long.
+      state_bytes: size of a whole state in bytes; calls that move one may take accordingly long.
       chief: the chief, for all roles.
       server: a parameter server, for the chief.
       parameters: the primary, for workers. A buffer it is handed is 64-byte aligned and its own until the call returns.
@@ -235,7 +235,7 @@ class Transport(Protocol):
 
         Args:
           servers: their addresses.
-          parts: what each of them has of the trees.
+          parts: part of the trees at each server.
         """
         ...
 

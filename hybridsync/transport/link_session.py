@@ -56,7 +56,7 @@ class LinkSession(ABC):
     """What each request means; how buffers come and go is a subclass's.
 
     Args:
-      services: what the role offers.
+      services: services of the role.
       blocks: buffers for staged blocks.
       caller: identity of the caller; None without certificates.
     """

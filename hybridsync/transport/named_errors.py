@@ -35,7 +35,7 @@ def raised(name: str, text: str, who: str, what: str) -> HybridSyncError | None:
     Args:
       name: name of the error's class.
       text: text of the error.
-      who: the role that was called, for the text of an error that only its log explains.
+      who: name of the role that was called, for the text of an error that only its log explains.
       what: the call, for that text.
     """
     kind = KINDS.get(name)

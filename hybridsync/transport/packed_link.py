@@ -28,7 +28,7 @@ class PackedLink:
     each leaf would cost more than a small gradient does. They are lent until the next push or pull.
 
     Args:
-      parts: what each server has of the trees, the primary's first.
+      parts: part of the trees at each server, the primary's first.
       primary: link to server 0.
       others: links to the other servers, in order.
       optimizers: every server as one that keeps optimizer states, the primary first; for workers with

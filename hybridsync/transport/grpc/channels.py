@@ -169,11 +169,11 @@ class Servicer(grpc.GenericRpcHandler):
 
     Args:
       name: the service.
-      unary: for each method, protobuf request -> protobuf reply.
-      streams: for each streaming method, (serialized request or iterator of them, context) -> iterator of
+      unary: method -> function from a protobuf request to its reply.
+      streams: streaming method -> function from (serialized request or iterator of them, context) to an iterator of
         serialized replies; they guard themselves.
-      with_caller: for each unary method that needs its caller, (protobuf request, holder of the caller's certificate,
-        None without TLS) -> protobuf reply.
+      with_caller: unary method that needs its caller -> function from (protobuf request, holder of the caller's
+        certificate, None without TLS) to a protobuf reply.
     """
 
     def __init__(

@@ -215,7 +215,7 @@ class ParameterClient(SnapshotClient):
         They are not sent where they are still those of `push.base`: then `into` is left as it is.
 
         Args:
-          push: what is offered.
+          push: push that is offered.
           contribution: uint8, C-contiguous; unchanged until the call returns.
           into: uint8, C-contiguous; after an error its content is undefined.
 

@@ -142,7 +142,7 @@ def to_error(error: grpc.RpcError, who: str, what: str) -> HybridSyncError | Non
     """Return the named error that ended a call, or None where the same request may be sent again.
 
     Args:
-      error: what the stub raised.
+      error: error that the stub raised.
       who: the role that was called, for the text.
       what: the call, for the text.
     """

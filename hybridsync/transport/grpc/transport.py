@@ -48,7 +48,7 @@ class GrpcTransport:
     Addresses are `host:port`, of which port 0 takes a free one, or `unix:` and the path of a socket.
 
     Args:
-      keys: of this process: what its calls show, and what it asks for.
+      keys: keys of this process, which its calls show, and which it asks for.
       reader_at: address, bytes of the state -> what reads a state there in place of a stream; None where a stream does.
     """
 

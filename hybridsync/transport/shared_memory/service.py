@@ -1,8 +1,8 @@
 """The end of a link through shared memory at the role that is called.
 
 A connection's own memory, in which its caller leaves contributions, is made when it is asked for. What a reply lends
-goes back with the next request for such, or when the connection ends: the kernel tells of a caller that is killed.
-A caller has written all that its request speaks of before it sends that, and the socket keeps the order.
+goes back with the next request for such, or when the connection ends: the kernel reports a caller that is killed. A
+caller has written all that its request speaks of before it sends that, and the socket keeps the order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SlabService(LinkService):
     """Serves what a role offers to whoever connects to a socket.
 
     Args:
-      services: what the role offers; calls come from several threads.
+      services: services of the role; calls come from several threads.
       memory: memory of the buffers that the role lends.
       path: path of the socket; one without a server is replaced.
       token: token of the run.
@@ -82,7 +82,7 @@ class Session(LinkSession):
 
     Args:
       connection: connection to the caller.
-      services: what the role offers.
+      services: services of the role.
       memory: memory of the buffers that the role lends.
       token: token of the run.
       blocks: buffers for staged blocks.

@@ -37,7 +37,7 @@ class Hello(NamedTuple):
     """What a caller says first on each socket.
 
     Args:
-      connection_id: what the role has given to the caller.
+      connection_id: random bytes that the role has given to the caller.
       lane: number of this socket in the connection, from 0 on.
       nonce: drawn for this socket.
     """

@@ -71,7 +71,7 @@ class _Unproven:
     """A socket that was accepted.
 
     Args:
-      until: when it is sent away.
+      until: time at which the socket is closed, monotonic seconds.
     """
 
     socket: socket.socket
@@ -88,8 +88,8 @@ class TcpService(LinkService):
     The lock guards the sessions and what is expected; unproven sockets are the accepting thread's.
 
     Args:
-      services: what the role offers; calls come from several threads.
-      host: to listen at: of the loopback interface, or of a private network.
+      services: services of the role; calls come from several threads.
+      host: address to listen at: of the loopback interface, or of a private network.
       most: connections at a time.
 
     Raises:

@@ -32,7 +32,7 @@ class TcpSession(LinkSession):
 
     Args:
       lanes: lanes to the caller, which has proven its identity.
-      services: what the role offers.
+      services: services of the role.
       blocks: buffers for staged blocks, which outlive the call.
       contributions: buffers for pushes.
       caller: identity that asked for the connection; None without certificates.

@@ -20,7 +20,7 @@ class TcpTransport(TransportBesideGrpc):
     A socket copies whatever memory a buffer lies in.
 
     Args:
-      keys: of this process: what its calls show, and what it asks for. Buffers are never encrypted.
+      keys: keys of this process, which its calls show, and which it asks for. Buffers are never encrypted.
     """
 
     def serve(self, services: Services, address: str, calls: int, watchdog: Watching = UNWATCHED) -> Serving:
