@@ -29,7 +29,7 @@ class Made:
     Args:
       accuracy: accuracy at the end of the run; None if it diverged.
       seconds: duration of the run, in seconds.
-      converged: accuracy at which it converged; None where it did not, or its evaluations do not tell.
+      converged: accuracy at which it converged; None where it did not, or its evaluations do not show it.
     """
 
     accuracy: float | None
@@ -79,7 +79,7 @@ def carry_out(
       watch: called with the search before each run, and at the end.
 
     Raises:
-      ConfigError: the seeds of the runs would pass 2**32, or a run does not tell where it converged.
+      ConfigError: the seeds of the runs would pass 2**32, or a run does not show where it converged.
       NoTarget: a run of pure BSP diverged, and no target was given.
       HistoryError: the history cannot be read or written.
       Preempted, HybridSyncError: a run ended so; everything before it is recorded.
