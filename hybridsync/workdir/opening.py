@@ -79,7 +79,8 @@ class Opening:
       detours: detours from the plan so far, by units applied at their begin and end.
       given_up: units applied where lock-step had ended early, which is not what the configuration asks for now.
       orders: orders of the run's user that stay in force.
-      store, phase_ids, lock: of the workdir; None, in memory, None without one.
+      store, phase_ids, lock: store of checkpoints, of phase numbers, and the lock of the workdir; None, in memory, None
+        without one.
       orders_dropped: orders of the run's user that the configuration has no place for any more, each with the reason.
     """
 
@@ -175,7 +176,7 @@ def open_run(
     """Lock the workdir, and find where the run begins.
 
     Args:
-      run: what to run, and where.
+      run: the run, with its configuration and workdir.
       resume: "auto" starts fresh or resumes, "must" refuses without a checkpoint, "never" refuses a used workdir.
       init_from: workdir of another run whose newest parameters, optax and model state to start from, at unit 0.
       convert_units: whether a checkpoint with another unit size may be resumed.
