@@ -26,8 +26,8 @@ class WorkerContext:
       worker: id.
       chief: leases units.
       programs: the compiled programs.
-      recorder: what is noted.
-      emulation: how slow the device and its link pretend to be.
+      recorder: collects spans, losses and times.
+      emulation: emulates a slow device and a slow link.
     """
 
     worker: int

@@ -179,7 +179,7 @@ class Replica:
         """Take the memory of the first starting state that is handed over now: training will wait for it then.
 
         Args:
-          captured: whether snapshots may be taken of this replica, whose memory is taken, too.
+          captured: whether snapshots may be taken of this replica: then their memory is reserved, too.
         """
         room = self._programs.state_layout.empty()
         room.fill(0)  # its pages exist from now on

@@ -48,8 +48,8 @@ class ComputeUnit:
     """Compute the contribution of one unit.
 
     Args:
-      unit: which.
-      parameters: to compute it on; None takes those of this worker's replica.
+      unit: number of the unit.
+      parameters: parameters to compute it on; None takes those of this worker's replica.
     """
 
     unit: int

@@ -59,9 +59,9 @@ class Measuring:
     Args:
       worker: id.
       programs: the compiled programs.
-      replica: whose parameters the gradients are of; zeros where it holds none.
-      recorder: what is noted, and the clock.
-      emulation: how slow the device pretends to be.
+      replica: replica with the parameters that gradients are computed on; zeros if it holds none.
+      recorder: collects times, and has the clock.
+      emulation: emulates a slow device.
     """
 
     def __init__(

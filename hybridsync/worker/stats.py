@@ -41,7 +41,7 @@ class WorkerRecorder:
     and the phase, so that a report never carries one phase's position under another's phase.
 
     Attributes:
-      watchdog: of the worker's process; each unit is a piece of work there.
+      watchdog: watchdog of the worker's process; each unit is a piece of work there.
     """
 
     def __init__(self, worker: int, clock: Clock, keep_spans: bool, keep_unit_secs: bool = False) -> None:
@@ -74,7 +74,7 @@ class WorkerRecorder:
             self._last_unit_secs = self._transfer_secs = 0.0
             self._waited, self._stepped, self._counts_transfers = False, False, counts_transfers
             self.stamps = _no_stamps
-            self._applied, self._dropped = UnitSet(), ()  # the last phase's capture has told of them
+            self._applied, self._dropped = UnitSet(), ()  # the last phase's capture has reported them
             self._usual_secs, self._has_usual = 0.0, False
             self.phase_id, self.completed = phase_id, 0
             self.turn_to("")
