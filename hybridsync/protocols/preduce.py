@@ -45,8 +45,8 @@ class PReduce(Protocol):
     Args:
       groups: kind of group generator: "random", "arrival", "static" or "inter".
       every: units of a worker between two meetings; it comes sooner where none are left or all are called.
-      size: number of workers of a group, at least 2, or "auto" with "random" and "inter"; with "arrival" the number
-        that does not wait any longer.
+      size: number of workers of a group, at least 2, or "auto" with "random" and "inter"; with "arrival" the number at
+        which a group does not wait any longer.
       buffer: with "random": a worker that is in a waiting group takes that one, instead of asking for another.
       division: with "random": where one asks, all free workers are divided into groups at once.
       slowdown: with "random" and "inter": maximum lag, in requests, of a worker behind the one that asks; 0 disables
