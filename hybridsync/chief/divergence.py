@@ -31,7 +31,7 @@ class Divergence:
         """Take what was reported in one go; returns the error to end the run with, if it has come to that.
 
         Args:
-          applied: units.
+          applied: ranges of units that were applied.
           dropped: units, with the reasons.
           held: maximum number of finite contributions that a server may keep before it applies them.
         """

@@ -67,7 +67,7 @@ class MemberControl:
         """Return where a live role serves its state.
 
         Raises:
-          RoleLost: it is gone.
+          RoleLost: the role is gone.
         """
         with self._condition:
             return self._state.members.address_of(role, role_id)

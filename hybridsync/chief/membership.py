@@ -56,7 +56,7 @@ class Membership:
         """Note a sign of life.
 
         Raises:
-          StaleIncarnation: that process has left or been replaced.
+          StaleIncarnation: the process has left or was replaced.
           NotRegistered: neither it nor a later one has registered: an earlier chief may have let it in.
         """
         if role_id not in self._incarnations or incarnation > self._incarnations[role_id]:
@@ -209,7 +209,7 @@ class RunMembership:
         """Return where a live process serves its state.
 
         Raises:
-          RoleLost: it is gone.
+          RoleLost: the process is gone.
         """
         member = self.of(role).get(role_id)
         if member is None:

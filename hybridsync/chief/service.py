@@ -255,7 +255,7 @@ class ChiefService:
         """Note a started process, which registers by itself: one that takes another's place is news.
 
         Raises:
-          UnknownRole, InvalidMessage: it is none of this run.
+          UnknownRole, InvalidMessage: the run has no such role.
         """
         self._check(event)
         with self._condition:
@@ -268,7 +268,7 @@ class ChiefService:
         """Note a process that ended: its units go to others, or the run cannot go on.
 
         Raises:
-          UnknownRole, InvalidMessage: it is none of this run.
+          UnknownRole, InvalidMessage: the run has no such role.
         """
         self._check(event)
         with self._condition:
