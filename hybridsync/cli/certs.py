@@ -38,7 +38,7 @@ def made(action: str) -> str:
     """Do what the command line says; returns what the user is told.
 
     Raises:
-      HybridSyncError: it was refused, and nothing was made.
+      HybridSyncError: the step was refused, and nothing was made.
     """
     if action not in ACTIONS:
         raise ConfigError(f"there is no {action!r} of certificates; {did_you_mean(action, ACTIONS)}")

@@ -69,7 +69,7 @@ def check_one_host() -> None:
     """Refuse flags of a whole job to the command of one of its hosts.
 
     Raises:
-      ConfigError: one is given.
+      ConfigError: such a flag is given.
     """
     for name in ("cluster", *(name for name in OF_THE_JOB if len(BELONGS.get(name, CLUSTERS)) == 1)):
         if FLAGS[name].present:

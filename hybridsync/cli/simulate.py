@@ -58,7 +58,7 @@ def check() -> None:
     """Refuse flags that do not go together.
 
     Raises:
-      ConfigError: they do not.
+      ConfigError: two flags do not go together.
     """
     for name in ("scenario", "calibrate", "workdir", "events", "write_scenario", "compare", "history"):
         if FLAGS[name].value == "":
