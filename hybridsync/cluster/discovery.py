@@ -200,7 +200,7 @@ def _number(told: _Told, at_least: int = 0) -> int:
     """Return a value as a number.
 
     Raises:
-      ConfigError: it is none, or below `at_least`.
+      ConfigError: the value is not a number, or is below `at_least`.
     """
     text = str(told.value)
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < at_least:

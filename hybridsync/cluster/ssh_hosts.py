@@ -16,7 +16,7 @@ def addresses_of(text: str, name: str) -> tuple[str, ...]:
       name: name of the file, for errors.
 
     Raises:
-      ConfigError: it names no host, or one twice.
+      ConfigError: the text names no host, or one host twice.
 
     >>> addresses_of("# the head\n10.0.0.1\n\n10.0.0.2 me@second\n", "hosts.txt")
     ('10.0.0.1', '10.0.0.2')
