@@ -65,7 +65,7 @@ class FlatPart:
     """Lays what a group averages out in one buffer: all floats as float32 first, then all integers as int32.
 
     Args:
-      part: shapes.
+      part: part of a state, for its shapes.
     """
 
     def __init__(self, part: Part) -> None:

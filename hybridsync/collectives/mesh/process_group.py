@@ -161,7 +161,7 @@ class ProcessGroup:
           address: address of the service.
           process_index: this worker's slot.
           num_workers: slots of the process group.
-          num_devices: local devices.
+          num_devices: number of local devices of each worker.
           timeout_secs: longest wait for the service and for the other workers, in seconds.
           reborn: an earlier process had this slot.
           host: address that carries the collectives, in plain text: loopback or a private interface.

@@ -74,7 +74,7 @@ class Area:
     Args:
       file: descriptor of the slab.
       start: first byte of the area, as `end` of the one before it.
-      num_places: workers.
+      num_places: number of workers that the area has room for.
       nbytes: size of a contribution in bytes.
 
     Attributes:
