@@ -102,7 +102,7 @@ class Straggler:
     """A worker that is slow for a part of the workload: for all of it, for one stretch, or again and again.
 
     Args:
-        worker: id.
+        worker: id of the worker.
         delay_secs: more for each unit's computation.
         start, stop: shares of the workload between which it is slow.
         factor: multiplies the time that its device takes for a unit.

@@ -33,7 +33,7 @@ def check_known(owner: str, names: Iterable[str], known: Iterable[str]) -> None:
     """Check that `owner` has arguments of these names.
 
     Raises:
-        ConfigError: it has not.
+        ConfigError: `owner` lacks one of the arguments.
     """
     known = list(known)
     for name in names:
