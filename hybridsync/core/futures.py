@@ -17,7 +17,7 @@ def result_within(future: Future[T], secs: float, late: str) -> T:
 
     Raises:
       WaitTimeout: with the text `late`; it has not ended in time.
-      Exception: what it raised.
+      Exception: the error of the future.
     """
     try:
         return future.result(secs)

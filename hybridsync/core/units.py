@@ -49,7 +49,7 @@ class UnitSet:
         """Add one unit.
 
         Raises:
-          ValueError: it is negative.
+          ValueError: the unit is negative.
         """
         self.add_range(unit, unit + 1)
 
