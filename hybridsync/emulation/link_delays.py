@@ -121,7 +121,7 @@ class Pacing:
     Args:
       wire: computes when transfers end.
       push_bytes, pull_bytes: size in bytes of a whole contribution, and of all parameters.
-      clock: time.
+      clock: clock for the emulated transfers.
       wait: blocks for some seconds.
       stragglers: workers whose transfers take longer, and when.
       sizes: returns both sizes in bytes for the phase that is served; None where they are always the same.

@@ -78,7 +78,7 @@ class DelayedCommunicator:
       members: worker ids of the phase.
       rings: computes when a collective ends.
       sizes: sizes in bytes of what a member contributes.
-      clock: time.
+      clock: clock for the emulated collectives.
       wait: blocks for some seconds.
     """
 

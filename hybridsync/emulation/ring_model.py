@@ -85,7 +85,7 @@ class Rings:
         """Return the ring that begins at `now`, when its last member has come.
 
         Args:
-          now: seconds.
+          now: current time, in seconds.
           ports: the ports that the ring goes through, each once.
           num_members: number of members, n.
           num_bytes: size of the buffer in bytes.
