@@ -123,7 +123,7 @@ class CommandPort(Protocol):
         """Have the run save its state and stop.
 
         Raises:
-          NotRunning: it is over.
+          NotRunning: the run is over.
         """
         ...
 
