@@ -74,7 +74,7 @@ class CifarResNet(nnx.Module):
 
     Args:
       depth: 6m+2 for a whole m >= 1, for instance 8, 20, 32.
-      num_classes: logits.
+      num_classes: number of logits.
       rngs: `params` for the kernels.
       channels: number of channels of the images.
 
@@ -111,7 +111,7 @@ class BottleneckResNet(nnx.Module):
     number.)
 
     Args:
-      num_classes: logits.
+      num_classes: number of logits.
       rngs: `params` for the kernels.
       stages: blocks in each stage; (3, 4, 6, 3) is ResNet-50.
       channels: number of channels of the images.

@@ -40,7 +40,7 @@ class DecoderLM(nnx.Module):
     Args:
       num_tokens: size of the vocabulary.
       dim: width of a token's representation.
-      num_layers: decoder blocks.
+      num_layers: number of decoder blocks.
       num_heads: attention heads; divides `dim`.
       max_length: the longest window.
       rngs: `params` for the kernels, `dropout` for the masks.
