@@ -230,8 +230,8 @@ def result_of(commit: Future, what: str, secs: float = COMMIT_DEADLINE_SECS, wai
     """Return a future's result, waiting for it up to `secs`, beside what the caller has waited already.
 
     Raises:
-      WaitTimeout: it did not end in time.
-      HybridSyncError: what it raised.
+      WaitTimeout: the future did not end in time.
+      HybridSyncError: the error of the future.
     """
     late = f"{what} did not end within {secs + waited_secs:.1f} s; is the disk hanging?"
     return result_within(commit, secs, late)

@@ -91,7 +91,7 @@ class CommitStage:
         """Commit the newest captured state, and return when it is durable.
 
         Raises:
-          PhaseBroken, WaitTimeout, CheckpointError, RoleLost, StalePhase: it did not become durable.
+          PhaseBroken, WaitTimeout, CheckpointError, RoleLost, StalePhase: the state did not become durable.
         """
         self.submit()
         self._reporter.committed(self._wait())

@@ -85,7 +85,7 @@ class ServerEntry:
           Preempted: the run was asked to stop.
           RoleLost: a server is gone.
           WaitTimeout: a server did not answer in time.
-          HybridSyncError: what a server refused with.
+          HybridSyncError: the error with which a server refused.
         """
         calls: dict[str, Future[StateVersion]] = {}
         for address, server in servers.items():

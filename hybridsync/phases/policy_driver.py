@@ -53,7 +53,7 @@ class PolicyDriver:
       run: the run's plan and configuration.
       control: live workers, and how they are held.
       reporter: writes decisions, and knows what switches have cost.
-      policy: is asked.
+      policy: decides about stragglers and the end of lock-step.
       clock: clock for how long stragglers have been some.
       detours: detours that the run has made before, as a schedule saves them.
 

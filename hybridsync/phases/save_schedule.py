@@ -107,7 +107,7 @@ class SaveSchedule:
         """Return the commit under way when it has ended; `tick` is called meanwhile and may raise.
 
         Raises:
-          WaitTimeout: it did not end in time.
+          WaitTimeout: the commit did not end in time.
           CheckpointError, RoleLost, StalePhase: the error of the commit, which has ended.
         """
         assert self._commit is not None
@@ -132,7 +132,7 @@ class SaveSchedule:
         That is sooner than it would be due, and at once when the run is asked to stop.
 
         Raises:
-          HybridSyncError: what `tick` raises.
+          HybridSyncError: the error that `tick` raised.
         """
         self._awaited_secs = min(2 * self._awaited_secs or RETRY_SECS, MOST_AWAITED_SECS)
         preempted, until = self._control.preempted, self._clock.monotonic() + self._awaited_secs
@@ -180,8 +180,8 @@ class SaveSchedule:
         """Tell of the evaluations that have ended, or wait for all of them.
 
         Raises:
-          WaitTimeout: one did not end in time.
-          HybridSyncError: what one met.
+          WaitTimeout: an evaluation did not end in time.
+          HybridSyncError: the error of an evaluation.
         """
         while self._evaluations and (all_of_them or self._evaluations[0][1].done()):
             units, evaluation = self._evaluations.popleft()
