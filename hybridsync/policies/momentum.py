@@ -86,7 +86,7 @@ def momentum_handling(
     Args:
       variant: see the module's docstring.
       ramp: share of the workload that a ramp takes.
-      num_workers: n.
+      num_workers: number of workers, n.
       ends: units applied at the end of each stage.
       asynchronous: for each stage, whether it is asynchronous.
     """

@@ -54,7 +54,7 @@ def of_config(config: RunConfig, name: str) -> Job:
     The file stands for what its functions build, so another file is another job, whatever its values.
 
     Args:
-      config: resolved.
+      config: resolved configuration of the run.
       name: stem of the file.
     """
     values = to_json(config)

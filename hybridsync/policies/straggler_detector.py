@@ -79,7 +79,7 @@ class PaperRule:
     being flagged; one unit that took long is in the mean.
 
     Args:
-      deviations: k.
+      deviations: number of standard deviations, k.
       consecutive: windows in a row.
       severe, hiccup: see `Rule`; the paper has no such thing.
     """
@@ -108,7 +108,7 @@ class RobustRule:
     cluster slow both are the others'.
 
     Args:
-      deviations: k.
+      deviations: number of scaled median absolute deviations, k.
       floor: share of the median above which no worker is slow, however little the cluster scatters.
       consecutive: windows in a row.
       severe: shares of the median below which fewer windows in a row are enough: what costs most has to be found
@@ -140,7 +140,7 @@ class Decision:
     """A worker is a straggler from now on, or no longer, and the numbers that this rests on.
 
     Args:
-      worker: id.
+      worker: id of the worker.
       flagged: whether it is one now.
       rate: rate of its last window, in units per second of local computation and transfer.
       centre: rate of the cluster's middle at this worker's speed.
@@ -271,7 +271,7 @@ class Detector:
         """Take what a worker reports, which may be nothing; return what it is decided by, in order.
 
         Args:
-          worker: id.
+          worker: id of the worker.
           secs: seconds of each unit since the worker's last report: local computation and transfer, without waiting for
             others.
         """
