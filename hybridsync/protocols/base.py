@@ -275,7 +275,7 @@ class Compensation:
         g + strength * g * g * (w_now - w_base);  adaptive: strength / sqrt(mean of g * g so far)
 
     Args:
-      strength: lambda.
+      strength: strength of the compensation, lambda.
       adaptive: whether it is divided by the root of the moving mean of squares, per entry.
     """
 

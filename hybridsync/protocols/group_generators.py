@@ -85,7 +85,7 @@ class GroupRule(ABC):
         """Take in a worker that waits for its group; it serves no longer.
 
         Args:
-          worker: id.
+          worker: id of the worker.
           at: time of the arrival, in seconds of the clock.
           last: it has no work any more.
           average_secs: duration of its last average, in seconds; 0 if there was none.

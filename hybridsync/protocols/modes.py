@@ -70,7 +70,7 @@ class SyncMode:
 
         Args:
           end_units: applied units at which it ends.
-          num_applied: applied so far.
+          num_applied: units applied so far.
           room: units that may still be leased.
         """
         # A mesh applies whatever it leased; elsewhere a lost worker's units come back and are leased again.

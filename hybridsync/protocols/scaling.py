@@ -24,7 +24,7 @@ def check_scaling(name: str, scaling: str) -> None:
     """Check what a plan gives as a protocol's `scaling`.
 
     Raises:
-      PlanError: it is none.
+      PlanError: the value is not a scaling.
     """
     if scaling not in SCALINGS:
         raise PlanError(f"{name}(scaling={scaling}) names no scaling of the rate; known: {', '.join(SCALINGS)}")

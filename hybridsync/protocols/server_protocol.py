@@ -183,7 +183,7 @@ def check_not_negative(protocol: str, **values: int) -> None:
     """Refuse arguments below 0.
 
     Raises:
-      ConfigError: one is.
+      ConfigError: an argument is below 0.
     """
     for name, value in values.items():
         if value < 0:
