@@ -42,7 +42,7 @@ def check_hello(hello: AgentHello, num_hosts: int, config_digest: str, version: 
     Raises:
       UnknownRole: the run has no such host.
       VersionMismatch: its package is of another minor series.
-      ConfigError: it has another configuration.
+      ConfigError: the agent has another configuration.
       InvalidMessage: a number is out of range, or the session is not a session.
     """
     check_index(hello.index, num_hosts)
@@ -65,7 +65,7 @@ def check_report(report: AgentReport) -> None:
     """Refuse an exchange that would wait for longer than one may.
 
     Raises:
-      InvalidMessage: it would, or for less than no time.
+      InvalidMessage: the exchange would wait for too long, or for less than no time.
     """
     if not 0 <= report.hold_secs <= MOST_POLL_SECS:
         raise InvalidMessage(

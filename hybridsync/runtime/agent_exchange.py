@@ -82,7 +82,7 @@ class AgentExchange:
 
     Args:
       hello_of: the first words of the agent in a session.
-      session: the first one.
+      session: id of the first session.
       now: monotonic seconds.
       give_up_secs: seconds that the head may be away before the agent ends.
     """

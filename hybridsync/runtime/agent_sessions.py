@@ -204,7 +204,7 @@ class AgentSessions:
           secs: longest wait in seconds, for all agents together.
 
         Raises:
-          WaitTimeout: some have not taken it.
+          WaitTimeout: an agent has not taken the line in time.
           InvalidMessage: the line is too long, or not plain ASCII.
         """
         with self._condition:

@@ -149,7 +149,7 @@ def _parsed(text: bytes) -> Control:
     """Return what a control file says.
 
     Raises:
-      ValueError, TypeError: it is damaged.
+      ValueError, TypeError: the file is damaged.
     """
     told = json.loads(text)
     credentials = Credentials.of(told.pop("credentials", None))

@@ -158,7 +158,7 @@ def order_of(line: str) -> Order:
     """Read an order.
 
     Raises:
-      InvalidMessage: it is none.
+      InvalidMessage: the line is not an order.
     """
     return _read(line, "order", _ORDERS | {"StartRole": _start_role, "GiveKeys": _give_keys})
 
@@ -167,7 +167,7 @@ def event_of(line: str) -> Event:
     """Read an event.
 
     Raises:
-      InvalidMessage: it is none.
+      InvalidMessage: the line is not an event.
     """
     event = _read(line, "event", _EVENTS)
     values = {each.name: getattr(event, each.name) for each in fields(event)}

@@ -97,7 +97,7 @@ class ReceivedLines:
         """Refuse a batch that begins behind what has not arrived yet.
 
         Raises:
-          InvalidMessage: it does, or its number is negative.
+          InvalidMessage: the batch begins after such a gap, or its number is negative.
         """
         if not 0 <= first <= self.count:
             raise InvalidMessage(

@@ -69,7 +69,7 @@ class RoleSpec:
       role_id: index of the role within its kind.
       restart_count: number of processes that had this place before; a worker with `restart_count > 0` is reborn.
       coordinator: address of the process group's coordination service; `NO_GROUP` where none is served.
-      workdir: absolute path.
+      workdir: absolute path of the run's workdir.
       num_workers: number of workers of the run.
       num_servers: number of servers of the run.
       host: the address that collectives over TCP bind to.
@@ -114,7 +114,7 @@ def live_under(parent: int, who: str) -> None:
     """Let this process be killed when `parent`, its supervisor, ends, and by no signal that asks for its end.
 
     Raises:
-      RoleLost: it has ended already.
+      RoleLost: the supervisor has ended already.
     """
     outlive_signals()
     process_control(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -45,7 +45,7 @@ class RoleProcess:
       unit: unit that a worker was computing when it ended; -1 for none, and before it is reaped.
 
     Raises:
-      RoleLost, WaitTimeout: it cannot be started.
+      RoleLost, WaitTimeout: the process cannot be started.
       OSError: its log cannot be opened.
     """
 

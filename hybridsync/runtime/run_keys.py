@@ -34,7 +34,7 @@ class HeadKeys:
     """Holds what the head's folder says.
 
     Args:
-      credentials: the head's.
+      credentials: credentials of the head.
       issue: role and number -> new credentials of that role, as `Credentials.as_dict` writes them.
       made_at: certificate as PEM -> unix seconds of its making.
       revoked: see `read_revoked`.
@@ -104,7 +104,7 @@ class RunKeys:
         """Let an agent in by its certificate.
 
         Raises:
-          PermissionDenied: it was revoked.
+          PermissionDenied: the certificate was revoked.
         """
         if self._revocations is not None:
             self._revocations.admit(caller, certificate)

@@ -39,7 +39,7 @@ class SocketFolder:
       parents: folders in which it may be made, the first that will do; () for TMPDIR, /tmp and /var/tmp.
 
     Raises:
-      AddressError: none of them will do.
+      AddressError: none of the folders will do.
     """
 
     def __init__(self, *parents: Path) -> None:
@@ -74,7 +74,7 @@ def _check_parent(parent: Path) -> None:
     """Refuse a folder whose sockets could not be addressed, or in which others could put a folder in place of ours.
 
     Raises:
-      OSError: it will not do.
+      OSError: the folder will not do.
     """
     path = os.path.abspath(parent)
     length = len(os.fsencode(path)) + 1 + len(_PREFIX) + len("12345678/") + len(_LONGEST_NAME)
