@@ -27,7 +27,7 @@ def exchange(folder: Path, step: str) -> None:
     """Make one step; one that was interrupted may be made again.
 
     Args:
-      folder: the head's.
+      folder: folder of the head.
       step: one of `STEPS`.
 
     Raises:

@@ -110,7 +110,7 @@ def check_sender(method: str, caller: Identity, role: str, id: int) -> None:
       id: number of the role that the message names.
 
     Raises:
-      PermissionDenied: they differ.
+      PermissionDenied: the message names another sender.
     """
     if (caller.role, caller.id) != (role, id):
         raise PermissionDenied(

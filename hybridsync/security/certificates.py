@@ -174,10 +174,10 @@ def check_dates(what: str, certificate: str) -> None:
 
     Args:
       what: names it, for the error.
-      certificate: as PEM.
+      certificate: the certificate, as PEM.
 
     Raises:
-      CredentialsError: it has ended, or has not begun.
+      CredentialsError: the certificate has ended, or has not begun.
     """
     found = x509.load_pem_x509_certificate(certificate.encode())
     begins, ends, now = found.not_valid_before_utc, found.not_valid_after_utc, _now()
@@ -193,7 +193,7 @@ def holder_of(certificate: str) -> Identity | None:
     """Return whom a certificate names; None where it cannot be read, or names nobody that a run knows.
 
     Args:
-      certificate: as PEM.
+      certificate: the certificate, as PEM.
     """
     try:
         found = x509.load_pem_x509_certificate(certificate.encode()).extensions

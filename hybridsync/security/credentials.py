@@ -103,7 +103,7 @@ def check_free(folder: Path, *names: str) -> None:
     """Refuse to write over files.
 
     Raises:
-      CredentialsError: one of them is there.
+      CredentialsError: one of the files exists already.
     """
     taken = [name for name in names if os.path.lexists(folder / name)]
     if taken:
@@ -117,7 +117,7 @@ def make_private(folder: Path) -> None:
 
     Raises:
       CredentialsError: it is open to others, or another user's.
-      OSError: it cannot be made.
+      OSError: the folder cannot be made.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -149,8 +149,8 @@ def read_private(path: Path) -> str:
     """Return a PEM text that is its user's alone.
 
     Raises:
-      CredentialsError: it is open to others, or no PEM text.
-      OSError: it cannot be read.
+      CredentialsError: the file is open to others, or is not a PEM text.
+      OSError: the file cannot be read.
     """
     text = read_private_text(path)
     _check_pem(str(path), text)
@@ -161,8 +161,8 @@ def read_private_text(path: Path) -> str:
     """Return the text of a file that is its user's alone.
 
     Raises:
-      CredentialsError: it is open to others, or too long.
-      OSError: it cannot be read.
+      CredentialsError: the file is open to others, or too long.
+      OSError: the file cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:

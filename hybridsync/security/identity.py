@@ -79,7 +79,7 @@ def identity_of(uri: str) -> Identity:
     Identity(run='0c4f', role='worker', id=3)
 
     Raises:
-      Unauthenticated: it is not exactly such a URI.
+      Unauthenticated: the URI does not have exactly this form.
     """
     shown = uri[:200]
     try:

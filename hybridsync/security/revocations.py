@@ -73,7 +73,7 @@ class Revocations:
         """Let a caller in, by the certificate that it has shown.
 
         Raises:
-          PermissionDenied: it was taken back.
+          PermissionDenied: the certificate was revoked.
         """
         if caller.role != HOST:
             return
