@@ -68,7 +68,7 @@ class OptimizerEndpoint:
     """An `OptimizerPort` over any parameter server.
 
     Args:
-      backend: the server.
+      backend: the server that keeps the optimizer state.
       layout: layout of the server's part of the optimizer state.
     """
 

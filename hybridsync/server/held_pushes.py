@@ -14,7 +14,7 @@ class Ticket:
     """A push that is held: until it is decided (applied or dropped) and released, whoever waits for it meanwhile.
 
     Args:
-      push: as it arrived.
+      push: the push, as it arrived.
       contribution: contribution of the push; None once its end is decided.
       reply: reply to the push; None while the rule holds it.
       decided: whether its units were applied or dropped.

@@ -29,7 +29,7 @@ class Entrance:
     A repeated Enter waits for the first and shares its outcome. The owner's condition guards the entry in progress.
 
     Args:
-      condition: the server's.
+      condition: condition of the server.
       secs: seconds that a repeated call waits for the first one.
     """
 

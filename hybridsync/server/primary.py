@@ -342,7 +342,7 @@ class Primary:
         """Wait for a call's end; returns its reply.
 
         Raises:
-          HybridSyncError: it is refused.
+          HybridSyncError: the call is refused.
           StillHeld: it has not ended yet; its push is held on.
         """
         if self._condition.wait_for(lambda: call.outcome is not None, HELD_SECS):

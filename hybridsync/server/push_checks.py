@@ -89,7 +89,7 @@ def check_place(worker: int) -> None:
     """Refuse a worker's number that no run has: what is kept of workers is kept by number.
 
     Raises:
-      UnknownRole: it is none.
+      UnknownRole: no run has such a number.
     """
     if not 0 <= worker < MOST_ENTRIES:
         raise UnknownRole(f"there is no worker {worker}: workers are numbered from 0 to {MOST_ENTRIES - 1}")
@@ -99,7 +99,7 @@ def check_member(push: Push, phase: Phase) -> None:
     """Refuse a worker that has no place in the phase.
 
     Raises:
-      UnknownRole: it is not among the members.
+      UnknownRole: the worker is not among the members.
     """
     if push.worker not in phase.members:
         raise UnknownRole(
@@ -112,7 +112,7 @@ def check_push(push: Push, phase: Phase, sequence: int, num_dropped: int) -> Non
     """Refuse a push that no worker can have been asked for.
 
     Args:
-      push: as it arrived.
+      push: the push, as it arrived.
       phase: phase that is served.
       sequence: sequence of the newest parameters.
       num_dropped: units finally dropped in the whole run: as many fresh ones may follow the phase's last.

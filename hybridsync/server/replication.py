@@ -54,7 +54,7 @@ class PartSnapshot:
 
         Raises:
           HybridSyncError: the server failed.
-          WaitTimeout: it did not take its snapshot in time.
+          WaitTimeout: the server did not take its snapshot in time.
         """
         snapshot = self.line.wait(self.snapshot, snapshot_secs(self.part.state.whole.nbytes))
         peer = self.line.peer
@@ -104,7 +104,7 @@ class Peers:
         """Refuse a phase of a run with another number of servers.
 
         Raises:
-          InvalidMessage: it is one.
+          InvalidMessage: the phase names more or fewer servers than this run has.
         """
         if self and len(phase.servers) != len(self.parts):
             raise InvalidMessage(

@@ -109,7 +109,7 @@ class Sequencer:
         """Begin with `phase`, whose starting state is here.
 
         Raises:
-          PlanError, InvalidMessage: it cannot be served.
+          PlanError, InvalidMessage: the phase cannot be served.
           ConfigError: the protocol cannot work with these members.
         """
         protocol = served(phase, self._workload)
@@ -163,8 +163,8 @@ class Sequencer:
         """Refuse a caller that is out of date.
 
         Raises:
-          StalePhase, StaleIncarnation: it is.
-          UnknownRole: it takes no part in the phase.
+          StalePhase, StaleIncarnation: the caller is out of date.
+          UnknownRole: the caller takes no part in the phase.
         """
         self._admit(push, check_phase_id(push.phase_id, self.phase))
 
@@ -260,7 +260,7 @@ class Sequencer:
         that were settled before shows it.
 
         Args:
-          push: as it arrived.
+          push: the push, as it arrived.
           contribution: contribution of the push.
           non_finite: its first entry that is not a finite number; such a push is dropped without asking the rule.
           at: current time, in seconds of the owner's clock.

@@ -294,7 +294,7 @@ class ServerCore:
         """Offer a call's push to the rule; returns its reply, None where it is held.
 
         Raises:
-          HybridSyncError: it is refused.
+          HybridSyncError: the push is refused.
         """
         push = call.push
         ticket, decisions = self.sequencer.submit(push, call.contribution, call.non_finite, self._now())

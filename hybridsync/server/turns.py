@@ -18,7 +18,7 @@ class Turn:
     process the caller is the user's own thread; so does everything else that is not an `Exception`.
 
     Args:
-      condition: the server's.
+      condition: condition of the server.
       abandon: serves no phase any more; called under the condition.
       failed: called with the reason why the server cannot go on.
     """

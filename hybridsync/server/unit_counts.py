@@ -34,7 +34,7 @@ class UnitOutcomes:
       applied, dropped: ranges of the units that were applied, and of those that were dropped, before the phase.
 
     Attributes:
-      limit: now.
+      limit: current limit.
     """
 
     __slots__ = ("_applied", "_chunks", "_dropped", "limit")
