@@ -136,7 +136,7 @@ def fit(measured: Measured, sizes: Sizes) -> Fitted:
     """Return the cluster that a run was made on, as far as the run tells.
 
     Args:
-      measured: the run.
+      measured: measurements of the run.
       sizes: sizes of its messages.
 
     Raises:

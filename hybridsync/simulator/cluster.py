@@ -317,7 +317,7 @@ class Chaos:
     """Sets how likely messages are lost, duplicated or delayed.
 
     Args:
-      lost, duplicated, delayed: probabilities.
+      lost, duplicated, delayed: probability that a message is lost, duplicated or delayed.
       delay_secs: mean of the exponential delay of a delayed message, or of the second copy of a duplicated one.
       until_secs: messages after that are delivered as they should be.
 
@@ -379,7 +379,7 @@ class Scenario:
         """Refuse what names a role that the run does not have.
 
         Raises:
-          ConfigError: it does.
+          ConfigError: the scenario names such a role.
         """
         colocated = self.cluster.colocated
         if colocated is not None and len(colocated.latency_secs) != num_workers:

@@ -79,7 +79,7 @@ class MirroredApplyLog:
 
     Args:
       decision_log: log that is written to.
-      log: the role's own.
+      log: apply log of the role.
     """
 
     def __init__(self, decision_log: DecisionLog, log: ApplyLog) -> None:

@@ -100,7 +100,7 @@ class KillableReporter(Reporter):
     """A reporter of a process that may be killed, and says nothing then.
 
     Attributes:
-      dead: it was.
+      dead: the error that killed the process; None while it lives.
     """
 
     dead: ChiefKilled | None = None
@@ -171,7 +171,7 @@ class Disk:
     """Commits in virtual time, one after another (see `hybridsync.phases.checkpointing.Committer`).
 
     Args:
-      simulated: time and costs.
+      simulated: the simulated run, for time and costs.
       committed_source: gets each state that is durable.
       fails: numbers of the saves that fail, counted from 0.
       workdir: workdir to which commits are written.

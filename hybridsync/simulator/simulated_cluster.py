@@ -269,7 +269,7 @@ class SimulatedCluster:
 
         Raises:
           HybridSyncError: it cannot be reached, or keeps another.
-          DamagedState: it is not the state that was captured.
+          DamagedState: the state that arrived is not the one that was captured.
         """
         state = self.holder(phase.source).read(phase.snapshot_id)
         got = self.arithmetic.fingerprint(state)
@@ -344,9 +344,9 @@ class SimulatedCluster:
         """Return what the part of `worker` in a collective that begins now takes on its slow link; 0 on a usual one.
 
         Args:
-          worker: id.
-          unit: computed last.
-          what: it brings.
+          worker: id of the worker.
+          unit: unit that the worker computed last.
+          what: content that it sends: "contribution", "parameters" or "state".
         """
         secs, cluster, sizes = 0.0, self.scenario.cluster, self.arithmetic.sizes
         if self.late:

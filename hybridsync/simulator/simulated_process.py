@@ -216,7 +216,7 @@ class Process(ABC):
 
         Raises:
           RoleLost, WaitTimeout: the process cannot be reached.
-          StalePhase: it keeps another snapshot.
+          StalePhase: the process keeps another snapshot.
         """
         self.reach()
         return self.captured.read(snapshot_id)
@@ -226,7 +226,7 @@ class Process(ABC):
 
         Raises:
           RoleLost: the process has ended.
-          WaitTimeout: it is stopped or cut off.
+          WaitTimeout: the process is stopped or cut off.
         """
         simulated = self.simulated
         started = simulated.loop.now
@@ -244,7 +244,7 @@ class Process(ABC):
 
         Raises:
           RoleLost: the process has ended.
-          WaitTimeout: it is stopped or cut off.
+          WaitTimeout: the process is stopped or cut off.
         """
         if self.dead:
             raise RoleLost(f"{self.address} is gone")

@@ -40,7 +40,7 @@ class VirtualAllReduce:
     """Lets the members of one phase meet, step by step.
 
     Args:
-      simulated: time and costs.
+      simulated: the simulated run, for time and costs.
       members: members of the phase.
     """
 
@@ -92,8 +92,8 @@ class GroupAverage:
     """One group's average: whoever comes last ends it for all, after what the transfers take.
 
     Args:
-      simulated: time and costs.
-      reply: the group.
+      simulated: the simulated run, for time and costs.
+      reply: reply that names the group.
     """
 
     def __init__(self, simulated: SimulatedCluster, reply: GroupReply) -> None:
