@@ -131,7 +131,7 @@ def parse(line: str | bytes) -> Entry | Left:
     """Return what a line says.
 
     Raises:
-      ValueError, KeyError, TypeError: it is none of the log.
+      ValueError, KeyError, TypeError: the line is not one of an apply log.
     """
     fields = json.loads(line)
     if "left" in fields:

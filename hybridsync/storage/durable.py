@@ -86,7 +86,7 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     'digits'
 
     Raises:
-      WorkdirError: it names an object store.
+      WorkdirError: the path names an object store.
     """
     text = os.fspath(path)
     if scheme := _SCHEME.match(text):

@@ -24,7 +24,7 @@ class FollowedFile:
           whole: whether to leave a last line without its end to `news`.
 
         Raises:
-          OSError: it cannot be read.
+          OSError: the file cannot be read.
         """
         with open(self._path, "rb") as file:
             found = deque(file, maxlen=lines or None)
@@ -40,7 +40,7 @@ class FollowedFile:
           ended: no process writes any more, so that nothing waits.
 
         Raises:
-          OSError: it cannot be read.
+          OSError: the file cannot be read.
         """
         with open(self._path, "rb") as file:
             self._at = self._at if self._at <= file.seek(0, 2) else 0  # it was emptied

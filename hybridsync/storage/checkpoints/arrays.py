@@ -73,7 +73,7 @@ class StepFiles:
           items: JSON objects by name.
 
         Raises:
-          FAILURES: some of it was not written.
+          FAILURES: a part of the step was not written.
         """
         with _patient():
             self._checkpointer().save(
@@ -88,7 +88,7 @@ class StepFiles:
         """Return the state (numpy leaves in nested dicts and lists) and the items.
 
         Raises:
-          FAILURES: they cannot be read.
+          FAILURES: the files cannot be read.
         """
         with _patient():
             found = self._checkpointer().restore(

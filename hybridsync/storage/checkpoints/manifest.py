@@ -98,7 +98,7 @@ class Manifest:
 
         Raises:
           Damaged: it is not the text of a manifest, byte for byte, or lacks a part.
-          CheckpointError: it is one of another format.
+          CheckpointError: the manifest is of another format.
         """
         try:
             record = json.loads(content.decode())
@@ -201,8 +201,8 @@ def read_manifest(folder: Path) -> Manifest:
 
     Raises:
       Damaged: it is missing, or not what was written, or the step is a symbolic link.
-      CheckpointError: it is of another format.
-      OSError: it cannot be read at present.
+      CheckpointError: the manifest is of another format.
+      OSError: the manifest cannot be read at present.
     """
     if folder.is_symlink():
         raise Damaged(f"it is a symbolic link to {os.readlink(folder)}; links are not followed")
@@ -213,8 +213,8 @@ def manifest_digest(folder: Path) -> str:
     """Return what tells a step's manifest from every other.
 
     Raises:
-      Damaged: it is missing.
-      OSError: it cannot be read at present.
+      Damaged: the manifest is missing.
+      OSError: the manifest cannot be read at present.
     """
     return digest(_content(folder, MANIFEST_FILE))
 

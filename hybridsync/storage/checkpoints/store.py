@@ -272,7 +272,7 @@ class CheckpointStore:
         """Ask whether this process may still change the directory; a disk that does not tell fails by itself.
 
         Raises:
-          WorkdirTaken: it may not.
+          WorkdirTaken: this process may not change it any more.
         """
         with contextlib.suppress(OSError):
             self._fence()
@@ -315,7 +315,7 @@ class CheckpointStore:
         """Restore and verify one step.
 
         Raises:
-          Damaged: it does not hold what was saved.
+          Damaged: the step does not hold what was saved.
           CheckpointError: it is intact and cannot be used here, or cannot be read at present.
         """
         folder = self._directory / str(step)
