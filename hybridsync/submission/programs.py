@@ -21,7 +21,7 @@ def check_program(name: str, needed_for: str) -> None:
     """Refuse to begin without a program.
 
     Raises:
-      ConfigError: it is not on the PATH.
+      ConfigError: the program is not on the PATH.
     """
     if shutil.which(name) is None:
         raise ConfigError(

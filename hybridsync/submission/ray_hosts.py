@@ -107,7 +107,7 @@ def train(job: Job, *, address: str, cpus: float, gpus: float) -> int:
     Raises:
       AddressError: there is no Ray cluster.
       WaitTimeout: it has not so many nodes that are free.
-      HybridSyncError: it could not run the hosts.
+      HybridSyncError: the cluster could not run the hosts.
     """
     ray = _ray()
     try:

@@ -21,7 +21,7 @@ def check_shared(workdir: Path, mounts: Path = MOUNTS) -> None:
       mounts: the kernel's table of mounts; where it cannot be read, nothing is refused.
 
     Raises:
-      ConfigError: it is in this machine's memory.
+      ConfigError: the workdir is in this machine's memory.
     """
     try:
         kind = kind_of(str(workdir.resolve()), mounts.read_text(errors="replace"))
@@ -38,7 +38,7 @@ def make_logs(workdir: Path) -> None:
     """Make the workdir and its folder of logs.
 
     Raises:
-      WorkdirError: it cannot be written.
+      WorkdirError: the workdir cannot be written.
     """
     try:
         make_directory(workdir / "logs")

@@ -48,7 +48,7 @@ def check_slurm() -> None:
     """Refuse to begin without Slurm's commands.
 
     Raises:
-      ConfigError: one is not on the PATH.
+      ConfigError: a command is not on the PATH.
     """
     for program in ("sbatch", "squeue", "scontrol"):
         check_program(program, "--cluster=slurm")

@@ -22,7 +22,7 @@ def read_addresses(file: Path) -> tuple[str, ...]:
     """Return the addresses that a file of hosts names, the head's first.
 
     Raises:
-      ConfigError: it cannot be read, or names none.
+      ConfigError: the file cannot be read, or names no host.
     """
     try:
         return addresses_of(file.read_text(), str(file))
