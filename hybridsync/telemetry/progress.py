@@ -53,7 +53,7 @@ class RichProgress:
 
     Args:
         workload: units of the whole run.
-        stream: a terminal.
+        stream: terminal to draw on.
     """
 
     def __init__(self, workload: int, stream: TextIO) -> None:
@@ -92,7 +92,7 @@ class PlainProgress:
 
     Args:
         workload: units of the whole run.
-        stream: a file or pipe.
+        stream: file or pipe to write to.
         clock: time source.
     """
 
