@@ -208,7 +208,7 @@ class Checks(Watch):
         """Check that a run which was asked to stop has saved the newest state.
 
         Raises:
-          Violation: it has not.
+          Violation: the run has not saved it.
         """
         assert self.simulated is not None
         before = self.phases.get(self._newest)

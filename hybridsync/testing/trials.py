@@ -32,12 +32,12 @@ class Outcome:
 
     Args:
       exit: "completed", or "diverged" where so many contributions in a row were unfit that the run ended by design.
-      units: applied.
+      units: number of units applied.
       dropped: units left out for good.
-      num_phases: entered.
+      num_phases: number of phases entered.
       sessions: number of starts of the whole run.
       rolled_back: units that were applied again.
-      seconds: virtual.
+      seconds: virtual duration, in seconds.
       calls: events carried out.
     """
 
