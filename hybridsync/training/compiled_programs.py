@@ -48,7 +48,7 @@ class Programs:
     Args:
       task, optimizer: model, loss and data, and the optimizer of the training.
       unit_size: examples a unit, B.
-      workload: units W.
+      workload: number of units, W.
       seed: random seed of the run.
       donate_parameters: whether `update` may reuse the parameters' memory. False where others read them while it
         runs (threads sharing one state).
@@ -211,7 +211,7 @@ class Programs:
         """Return the state after one update; parts of `state` may be donated (see the class).
 
         Args:
-          state: before it.
+          state: state before the update.
           total: summed contributions, of weight at least one unit.
           units: units in `total`.
           factor: the protocol's factor on the schedule's learning rate; on the mean where no optimizer reads one.
@@ -245,8 +245,8 @@ class Programs:
         """Return parameters, optax state and `moved` after a worker's own update; nothing is donated.
 
         Args:
-          parameters: before it.
-          opt_state: the worker's.
+          parameters: parameters before the update.
+          opt_state: the worker's optimizer state.
           moved: difference that its steps have taken off the parameters since their start, like `params`; None at the
             start.
           gradient: contribution of one unit.

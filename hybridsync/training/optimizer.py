@@ -114,7 +114,7 @@ class Optimizer:
         """Return eta after `units` (int32) applied units; traceable.
 
         Args:
-          units: applied so far.
+          units: units applied so far.
           unit_size: examples of a unit.
           workload: units of the whole run.
         """
@@ -154,7 +154,7 @@ class Optimizer:
         """Return (updates, state) at learning rate `rate`; traceable.
 
         Args:
-          grads: like `params`.
+          grads: gradients, a tree like `params`.
           state: the optax state.
           params: before the update.
           rate: learning rate of this update.
