@@ -56,7 +56,7 @@ class Buffers:
     The lock guards the free list and the number of buffers.
 
     Args:
-      num_bytes: size of each.
+      num_bytes: size of each buffer in bytes.
       num_buffers: maximum number of buffers; at least the number of pushes that a rule may hold at a time.
     """
 

@@ -46,8 +46,8 @@ class LinkConnection(ABC):
         Raises:
           HybridSyncError: by its own name, the error that the role answers with.
           RoleLost: the role is gone, this end was closed, or what was lent is lost.
-          WaitTimeout: it does not answer in time.
-          SchemaMismatch: what it lends has another size.
+          WaitTimeout: the role does not answer in time.
+          SchemaMismatch: the lent buffer has another size.
         """
         with self._lock:
             first_failed: float | None = None
@@ -97,7 +97,7 @@ class LinkConnection(ABC):
         """Check that what was lent was not given back by `close` while it was read.
 
         Raises:
-          RoleLost: it may have been.
+          RoleLost: the buffer may have been given back.
         """
         if self._closed.is_set():
             raise RoleLost(f"{self._who} was read while the link was closed here")

@@ -210,7 +210,7 @@ class Transport(Protocol):
           watchdog: watchdog of the process; it watches the calls.
 
         Raises:
-          AddressError: it cannot be served there.
+          AddressError: the role cannot be served there.
         """
         ...
 
@@ -253,7 +253,7 @@ class HeadTransport(Protocol):
           admit: decides by the certificate of each call whether the caller is refused.
 
         Raises:
-          AddressError: it cannot be served there.
+          AddressError: the head cannot be served there.
         """
         ...
 

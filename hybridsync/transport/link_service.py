@@ -30,7 +30,7 @@ class Answering(Protocol):
         """Answer requests until the caller ends.
 
         Raises:
-          OSError: it ended before its answer.
+          OSError: the connection ended before its answer.
         """
         ...
 

@@ -88,7 +88,7 @@ class BulkLinkClient:
         Raises:
           HybridSyncError: by its own name, the error that the role answers with.
           RoleLost: the role could not be reached.
-          WaitTimeout: it did not answer in time.
+          WaitTimeout: the role did not answer in time.
         """
         request = pb.OpenRequest(num_sockets=num_sockets)
         reply = call(self._open, request, CALL_SECS, self._who, "Open", UNREACHABLE_SECS)

@@ -67,7 +67,7 @@ def make_server(
     """Bind a server for several services; the caller starts and stops it.
 
     Args:
-      handlers: the servicers.
+      handlers: servicers of the services.
       address: `host:port`, of which port 0 takes a free one, on the loopback interface where there are no credentials;
         or `unix:` and the path of a socket, in a folder that no other user can enter. A socket without a server is
         replaced.
@@ -168,7 +168,7 @@ class Servicer(grpc.GenericRpcHandler):
     """The handlers of one service of `hybridsync.proto`.
 
     Args:
-      name: the service.
+      name: name of the service.
       unary: method -> function from a protobuf request to its reply.
       streams: streaming method -> function from (serialized request or iterator of them, context) to an iterator of
         serialized replies; they guard themselves.

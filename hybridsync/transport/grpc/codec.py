@@ -78,7 +78,7 @@ def check_length(what: str, entries: Sized, most: int = MOST_ENTRIES) -> None:
     """Refuse a list that is longer than any role sends it, before time or memory is spent on it.
 
     Raises:
-      InvalidMessage: it is.
+      InvalidMessage: the list is too long.
     """
     if len(entries) > most:
         raise InvalidMessage(f"{what} has {len(entries)} entries, above the {most} of a message; send several messages")

@@ -54,7 +54,7 @@ def receive_header(stream: Iterator[bytes]) -> pb.Header:
     """Read the first frame of a stream.
 
     Raises:
-      SchemaMismatch: it is missing or no header.
+      SchemaMismatch: the frame is missing, or is not a header.
     """
     data = next(stream, None)
     if data is None:
@@ -104,7 +104,7 @@ def check_size(offered: int, *expected: int) -> None:
     """Refuse a buffer of another size than ours.
 
     Raises:
-      SchemaMismatch: it has none of the sizes.
+      SchemaMismatch: the buffer has none of the sizes.
     """
     if offered not in expected:
         sizes = " or ".join(map(str, expected))

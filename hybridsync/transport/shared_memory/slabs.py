@@ -55,7 +55,7 @@ def mapped(file: int, num_bytes: int, *, writes: bool) -> np.ndarray:
 
     Raises:
       SchemaMismatch: the file is smaller.
-      HybridSyncError: it cannot be mapped like this.
+      HybridSyncError: the file cannot be mapped like this.
     """
     if (size := os.fstat(file).st_size) < num_bytes:
         raise SchemaMismatch(f"the shared memory has {size} bytes where {num_bytes} are expected")

@@ -40,7 +40,7 @@ class SharedMemoryTransport(TransportBesideGrpc):
         """See `Transport.serve`; each connection occupies a thread.
 
         Raises:
-          AddressError: it cannot be served there.
+          AddressError: the role cannot be served there.
         """
         control = self._control.serve(services, address, calls, watchdog)
         try:

@@ -41,7 +41,7 @@ def private_host(host: str) -> str:
       host: a name, or an address.
 
     Raises:
-      AddressError: it has a public address, or none.
+      AddressError: the host has a public address, or none.
     """
     try:
         found = {str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}

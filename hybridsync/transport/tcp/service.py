@@ -264,7 +264,7 @@ def _bound(host: str) -> socket.socket:
     """Return a socket that listens at a free port of a private host.
 
     Raises:
-      AddressError: it is public, or not this host.
+      AddressError: the address is public, or not of this host.
     """
     address = private_host(host)
     listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
