@@ -55,7 +55,7 @@ class Runner(Protocol):
 
         Raises:
           Preempted: it was asked to stop and has saved its state.
-          HybridSyncError: it could not go on.
+          HybridSyncError: the run could not go on.
         """
         ...
 
