@@ -88,7 +88,7 @@ def momentum_handling(
       ramp: share of the workload that a ramp takes.
       num_workers: number of workers, n.
       ends: units applied at the end of each stage.
-      asynchronous: for each stage, whether it is asynchronous.
+      asynchronous: whether each stage is asynchronous, in order.
     """
     if variant == "keep" or num_workers == 1:
         return MomentumHandling(variant)
