@@ -121,8 +121,8 @@ def check_record(run: Mapping[str, Any], ledger: Mapping[str, Any], what: str) -
     """Check that a checkpoint holds what a resume reads from it.
 
     Args:
-      run: one of its two records.
-      ledger: the other.
+      run: the checkpoint's record of the run.
+      ledger: the checkpoint's record of the ledger.
       what: names the checkpoint.
 
     Raises:
