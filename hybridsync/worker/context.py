@@ -23,8 +23,8 @@ class WorkerContext:
     """One worker of a runtime.
 
     Args:
-      worker: id.
-      chief: leases units.
+      worker: id of the worker.
+      chief: the chief, which leases units.
       programs: the compiled programs.
       recorder: collects spans, losses and times.
       emulation: emulates a slow device and a slow link.

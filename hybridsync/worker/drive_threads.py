@@ -31,8 +31,8 @@ class ThreadTicket:
     """A request that was begun (see `Ticket`).
 
     Args:
-      where: runs it.
-      call: carries it out.
+      where: executor that runs the call.
+      call: carries out the request.
       now: monotonic seconds.
     """
 
@@ -60,7 +60,7 @@ class ThreadTicket:
         """Wait for the reply.
 
         Raises:
-          WaitTimeout: it did not come in time.
+          WaitTimeout: the reply did not come in time.
           Exception: the error that the request met.
         """
         late = f"a request that was begun has not ended within {JOIN_SECS:g} s"

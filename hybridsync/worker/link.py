@@ -24,7 +24,7 @@ class ServerLink(Protocol):
 
         Raises:
           StalePhase, StaleIncarnation: this worker is out of date.
-          StillHeld: it is not released yet; push it again.
+          StillHeld: the push is not released yet; push it again.
         """
         ...
 
@@ -33,7 +33,7 @@ class ServerLink(Protocol):
 
         Raises:
           StalePhase, StaleIncarnation: this worker is out of date.
-          StillHeld: it is not released yet; push it again.
+          StillHeld: the push is not released yet; push it again.
         """
         ...
 

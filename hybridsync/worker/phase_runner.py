@@ -101,6 +101,6 @@ class PhaseRunner:
         """Go on only while the phase is not revoked.
 
         Raises:
-          PhaseRevoked: it is.
+          PhaseRevoked: the phase is revoked.
         """
         self._revocation.check()

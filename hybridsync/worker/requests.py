@@ -125,8 +125,8 @@ class SendPart:
     """Wait for what this worker's part in a collective takes on its way, where its link is emulated to be slow.
 
     Args:
-      unit: computed last.
-      what: is sent.
+      unit: unit that was computed last.
+      what: content to send: "contribution", "parameters" or "state".
     """
 
     unit: int

@@ -58,7 +58,7 @@ class Revocation(Generic[B]):
         """Go on only while the phase is not revoked.
 
         Raises:
-          PhaseRevoked: it is.
+          PhaseRevoked: the phase is revoked.
         """
         with self._lock:
             if self._reason:

@@ -57,7 +57,7 @@ class Measuring:
     """Measures one worker.
 
     Args:
-      worker: id.
+      worker: id of the worker.
       programs: the compiled programs.
       replica: replica with the parameters that gradients are computed on; zeros if it holds none.
       recorder: collects times, and has the clock.
