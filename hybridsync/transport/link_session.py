@@ -17,8 +17,8 @@ from hybridsync.security.authorization import RULES, check_caller
 from hybridsync.security.identity import Identity
 from hybridsync.transport.buffers import Buffers
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.callers import check_speaker
 from hybridsync.transport.grpc.codec import decode, encode, parse
+from hybridsync.transport.grpc.interceptors import check_speaker
 from hybridsync.transport.grpc.parameter_server import BUFFER_SECS
 from hybridsync.transport.link import Services
 from hybridsync.transport.named_errors import named

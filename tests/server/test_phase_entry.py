@@ -20,9 +20,9 @@ from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import ENTERING, Report
-from hybridsync.server.phase_entry import Entrance
 from hybridsync.server.primary import Primary
 from hybridsync.server.secondary import Store
+from hybridsync.server.turns import Entrance
 from hybridsync.training.buffer_layout import fingerprint
 from tests.roles import CHIEF, hello, push_of
 from tests.server.cluster import Cluster
