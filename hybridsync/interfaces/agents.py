@@ -1,8 +1,8 @@
 """Messages between the head of a run and the agents of its further hosts: plain values, as in `messages.py`.
 
 The head's supervisor decides what runs where. The agent of a host starts, watches and kills its processes as it is
-told. Orders go to the agent and events to the head as numbered lines of text, each exactly once and in order. What a
-line says is the business of both ends.
+told. Orders go to the agent and events to the head as numbered lines of text, each exactly once and in order. Only the
+two ends interpret a line.
 """
 
 from __future__ import annotations

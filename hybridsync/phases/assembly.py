@@ -34,7 +34,7 @@ from hybridsync.telemetry.switch_costs import StageTimer
 from hybridsync.training.run import Run
 
 LONG_UNIT_SECS = 6.0
-"""What a restarted chief takes a unit for, until it has seen one."""
+"""A restarted chief assumes that a unit takes this long, until it has seen one."""
 
 
 def assemble(

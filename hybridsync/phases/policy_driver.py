@@ -1,12 +1,11 @@
 """Asks the online policy how a lock-step stage is to be carried out, and keeps who is left out and what is detoured.
 
-Here alone a policy is asked, for every runtime and the simulator. What it wants otherwise than it is becomes a phase
-change by the one mechanism: other members or shares regroup, as for a join, and another protocol is a switch that is
-committed.
-A decision changes the schedule where the next phase is entered, and only if the stage is not done by then.
+The policy is asked only here, for every runtime and the simulator. A change that it wants becomes a phase change by the
+one mechanism: other members or shares regroup, as for a join, and another protocol is a switch that is committed. A
+decision changes the schedule where the next phase is entered, and only if the stage is not done by then.
 
-What the run's user has ordered comes before all of this: for the rest of its stage the ordered protocol is what is
-entered, with everybody, and neither the policy nor the trigger is asked. It is a switch by the same mechanism.
+An order of the run's user comes before all of this. For the rest of its stage the run enters the ordered protocol, with
+everybody, and asks neither the policy nor the trigger. It is a switch by the same mechanism.
 
 A restarted chief knows the detours from the last commit and from the phase that its roles are in; its detector, and so
 its policy, begin anew. A resumed run begins with its plan's stage and everybody; an early end that was decided before
@@ -199,7 +198,7 @@ class PolicyDriver:
     def adopt(self, phase: Phase) -> None:
         """Take up a phase that an earlier chief announced, which may be a detour of which no commit tells.
 
-        The phase itself says whether it was ordered. What is bound to its stage does not: that may be a later order,
+        The phase itself says whether it was ordered. The order bound to its stage does not: it may be a later order,
         whose phase the earlier chief was about to announce.
         """
         units = sum(stop - start for start, stop in phase.applied)

@@ -21,10 +21,10 @@ GATHER_SECS = 2.0
 EXPIRE_SECS = 0.25
 """Between two looks at who has not been heard of."""
 GONE = ""
-"""Where a snapshot is that nobody keeps any more."""
+"""The address of a snapshot that no role keeps any more."""
 
 UNREACHED = (RoleLost, StalePhase, WaitTimeout)
-"""What a call on a role that is gone, or has gone on, ends with."""
+"""The errors of a call on a role that is gone, or is in a later phase."""
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 SWITCH_SECS = 0.5
-"""What a switch is taken to cost before this run has made one like it."""
+"""The assumed cost of a switch before this run has made one like it."""
 EPISODE_SECS = 20.0
-"""How long a straggler is taken to stay one before this run has seen one recover."""
+"""The time that a straggler is assumed to stay one, before this run has seen one recover."""
 
 
 @dataclass(frozen=True)

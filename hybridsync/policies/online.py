@@ -163,7 +163,8 @@ class Elastic:
     """Lock-step of the members who do most units a second, where the change of members is worth it.
 
     Only stragglers are left out, the slowest first, and only where the others do more units a second without them by
-    `margin`. Who is left out stays so until it is no straggler any more: one good measure is not to call it back.
+    `margin`. A worker that is left out stays out until it is no straggler any more: one good measurement does not call
+    it back.
 
     What leaving some out saves is counted for as long as they are expected to be slow. If they are well before the
     stage is done, the others lack them until that is known, RETURN_UNITS later, and a second change brings them back;

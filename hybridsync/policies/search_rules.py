@@ -76,7 +76,7 @@ class Rules:
         this probability; 0 makes every run.
       finest: settings closer to each other than this are not told apart.
       hint: share to confirm instead of searching: it is tried first, and doubled as long as it is not good enough. It
-        needs a target. What is smaller is not tried, so the answer is as small as the hint was right.
+        needs a target. Smaller shares are not tried, so the answer is only as small as the hint.
       accuracy: that runs are judged by: the one at their end, or the one at which they converged.
 
     Raises:

@@ -8,9 +8,10 @@
     >>> [(decision.worker, decision.flagged, decision.rate) for decision in decisions]
     [(3, True, 25.0)]
 
-A worker's units make up windows, of ten by default, and windows make up rounds: a round ends when everybody who takes
-part has closed another window. Whoever closed several meanwhile is judged by all of them, so that the workers of a
-round are compared over the same stretch of time: what slows everybody down at once makes nobody a straggler.
+A worker's units make up windows, of ten by default, and windows make up rounds: a round ends when every participating
+worker has closed another window. A worker that closed several meanwhile is judged by all of them, so that the workers
+of a round are compared over the same stretch of time. A slowdown that hits all of them at once makes no worker a
+straggler.
 
 Source: the detector of Sync-Switch (Li et al., ICDCS 2021), reconstructed as `PaperRule`, with its known weaknesses;
 `RobustRule` mends them.

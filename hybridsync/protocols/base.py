@@ -57,7 +57,7 @@ class Outer(NamedTuple):
 
 
 Change = Literal["optimizer", "add", "replace"] | Outer
-"""What an update does with the mean of its contributions: hands it to the run's optimizer, subtracts it, or `Outer`.
+"""How an update uses the mean of its contributions: it hands it to the run's optimizer, subtracts it, or `Outer`.
 
 Under "replace" workers that make local updates push where they came to instead of the way there, and the update takes
 that over: for one worker, whose parameters nobody else changes, the same without the rounding of a difference.
@@ -363,7 +363,7 @@ class ServerRule(ABC):
 
 
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
-"""What gradients and parameters travel as between workers and servers (see `hybridsync.training.wire`)."""
+"""Number formats of gradients and parameters on their way between workers and servers (see `training/wire.py`)."""
 
 
 class Protocol(ABC):
@@ -375,7 +375,8 @@ class Protocol(ABC):
     name: ClassVar[str]
     mode: ClassVar[SyncMode]
     awaits_workers: ClassVar[bool] = False
-    """Whether its rule lets a worker wait for others: then it hears who is idle, and who is absent from the start."""
+    """Whether its rule may make a worker wait for others; if so, it is told who is idle, and who is absent from the
+    start."""
     local_updates: ClassVar[bool] = False
     """Whether workers make local updates, each with an optimizer state of its own (SERVER mode)."""
 
@@ -427,7 +428,7 @@ class Protocol(ABC):
 
     @property
     def wire_dtype(self) -> str:
-        """What gradients and parameters travel as between workers and servers."""
+        """Return the number format of gradients and parameters on their way between workers and servers."""
         return FLOAT32
 
     @property

@@ -15,7 +15,7 @@ gradient in T_transfer, and shares itself fairly among transfers under way, a ro
     bsp_server        T_compute + 2 n T_transfer         everybody receives together, and sends together
     hsp(stale=0)      T_compute + (n + 1) T_transfer     a pipeline: the last worker receives after n turns
 
-and stale computing saves waits on top of that. Whoever is slow to receive keeps the next ones waiting.
+and stale computing saves waits on top of that. A worker that is slow to receive keeps the next ones waiting.
 
 The wait ends when w_{t+1} has arrived. The rule predicts it from the calls that it saw: T_compute of a worker from the
 arrival of its parameters to its READY, T_transfer from its grant to its push; the transfers that are still to come are

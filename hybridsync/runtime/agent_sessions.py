@@ -1,8 +1,8 @@
 """The head's side of the exchange with its agents: who is attached, what they told, what they are to do. No IO.
 
-An attachment is a session. It ends when its lease ends, or when another session takes its host's place. What ran under
-it is gone then: an agent kills its processes before it attaches again, and they die with it. So the supervisor hears of
-each session in this order: attached, events, ended.
+An attachment is a session. It ends when its lease ends, or when another session takes its host's place. Its roles are
+gone then: an agent kills its processes before it attaches again, and they die with it. So the supervisor hears of each
+session in this order: attached, events, ended.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from hybridsync.core.errors import ConfigError
 from hybridsync.policies.plan_checks import parsed_plan, sums_among_workers
 
 PRIVATE = "private"
-"""What --collectives_network says of a network whose other users may read, and disturb, the sums among workers."""
+"""Value of --collectives_network for a network whose users may all read, and disturb, the sums among workers."""
 
 
 @dataclass(frozen=True)

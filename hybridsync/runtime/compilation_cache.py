@@ -29,7 +29,7 @@ OFF = "off"
 JAX_OWN = "JAX_COMPILATION_CACHE_DIR"
 MAX_BYTES = 256 << 20
 MAX_ENTRIES = 4096
-"""What is kept between two runs, of all parts together; what was used last stays."""
+"""The number of entries kept between two runs, in all parts together; the most recently used ones stay."""
 
 _SWEPT = "swept"
 _PARTS = re.compile(r"\w*-[0-9a-f]{12}-[1-9][0-9]*")
@@ -159,7 +159,7 @@ def _sweep(folder: Path) -> None:
     """Remove entries that a process left unfinished when it was killed, and what has not been used for longest.
 
     JAX never replaces an entry: one that is damaged would be read in vain, and compiled again, by every run. Other runs
-    may read and write meanwhile. Whoever finds an entry gone, or half of it, compiles.
+    may read and write meanwhile. A process that finds an entry gone, or half of it, compiles.
     """
     mark = folder / _SWEPT
     try:

@@ -8,8 +8,8 @@ of its roles does.
 The order is a packet on a socket, {"environment": {...}}, with its descriptors: stdin, stdout, stderr, the report's
 end of a pipe, the memory of the unit, and for a chief the workdir's lock. The answer is {"pid": n} or {"error": text}.
 
-Nobody else's thread survives a fork. Where a configuration file has started some while it was read, by computing with
-JAX, say, a role is not forked but started as a program of its own, with its imports before it.
+Other threads do not survive a fork. If a configuration file has started some while it was read, by computing with JAX,
+say, a role is not forked but started as a program of its own, which has to import everything first.
 """
 
 from __future__ import annotations

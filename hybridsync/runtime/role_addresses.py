@@ -13,8 +13,8 @@ class RoleAddresses:
     """Holds the addresses of a run's roles on this host.
 
     Args:
-      host: whose ports they serve at; "" for sockets, which no other user can reach. What the workers join is served
-        on a socket in any case, where there is a place for it.
+      host: whose ports they serve at; "" for sockets, which no other user can reach. The collective that
+        workers join is served on a socket in any case, if there is a place for one.
       port: of the chief; 0 takes a free one.
       num_hosts: of the run; on several, everything is at ports of this one's address.
 

@@ -16,7 +16,7 @@ DEFAULTS = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGHUP: signal.SIG_DFL,
 }
-"""What a Python program does on each of these signals."""
+"""A Python program's default action on each of these signals."""
 
 
 def outlive_signals() -> None:

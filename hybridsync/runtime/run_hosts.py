@@ -115,8 +115,8 @@ class RunHosts:
     def wait(self, secs: float, wake_fd: int) -> list[tuple[int, HostEvent]]:
         """Wait until something happens, and return it with its host (see `HostAgent.wait`).
 
-        A host that is lost and comes back at once is told of as lost first, and as back by the next call. What is
-        ordered while its loss is heeded would reach the new session otherwise, and be ordered once more.
+        This call reports a host that was lost and came back at once as lost, and the next call as back. Otherwise
+        orders made in answer to its loss would reach the new session, and would be made once more.
         """
         events: list[tuple[int, HostEvent]] = [
             (HEAD, event) for event in self._agent.wait(0.0 if self._later else secs, wake_fd)

@@ -2,8 +2,8 @@
 
 One loop on the main thread waits for what the hosts' agents tell (see host_agent.py) and for signals. All roles start
 at once, and each is told at once what to do; when the chief serves, the others are told where. A role that dies is
-reported and replaced; a chief comes back at its former address. What happens while it is away is kept for it. A worker
-that fails again and again by itself is quarantined: the others go on without it.
+reported and replaced; a chief comes back at its former address. The supervisor keeps for it what happens while it is
+away. A worker that fails again and again by itself is quarantined: the others go on without it.
 """
 
 from __future__ import annotations

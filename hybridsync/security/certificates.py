@@ -52,7 +52,7 @@ _COMMON_NAME = "hybridsync "
 
 @dataclass(frozen=True)
 class Authority:
-    """Vouches for the roles of the runs of one cluster. Whoever has its key can be any of them.
+    """Vouches for the roles of the runs of one cluster. Anyone with its key can act as any of them.
 
     Args:
       run: its name, which stands in each certificate.

@@ -233,7 +233,7 @@ class Primary:
 
     @property
     def wire_dtype(self) -> str:
-        """What travels in the phase being served (see `Protocol.wire_dtype`)."""
+        """Return the number format on the wire in the phase being served (see `Protocol.wire_dtype`)."""
         phase = self._sequencer.phase
         return FLOAT32 if phase is None else phase.protocol.wire_dtype
 

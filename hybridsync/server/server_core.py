@@ -185,8 +185,8 @@ class ServerCore:
     def push(self, push: Push, contribution: Any, non_finite: str) -> PushReply | HeldCall:
         """Take a push; returns its answer, to be sent now, or the call that is held.
 
-        A unit is applied once: a repeated push waits for the release of the first one and gets its result. What is not
-        finite is dropped without asking the rule.
+        A unit is applied once: a repeated push waits for the release of the first one and gets its result. A
+        contribution that is not finite is dropped without asking the rule.
 
         Raises:
           StalePhase, StaleIncarnation, UnknownRole: the caller is out of date; nothing was applied.

@@ -1,7 +1,8 @@
 """Carries messages in virtual time: ports that are shared, latency, and what a scenario does to messages.
 
-Transfers under way share a port fairly (`hybridsync.emulation.link_model`). What has no bytes worth counting, a grant
-or a refusal, has its own connection, whose packets come between those of the transfers: it does not wait behind them.
+Transfers under way share a port fairly (`hybridsync.emulation.link_model`). A message with no bytes worth counting,
+such as a grant or a refusal, has its own connection. Its packets come between those of the transfers, so it does not
+wait behind them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Every member of a mesh notes every update; whoever is captured writes down what 
 member's death loses none.
 
 A disk that refuses does not end the run: the lines wait in memory and go out with the next snapshot of the same role.
-Where another role has written by then, or the role is gone, they are missing, and the sequences show from where on.
+If another role has written by then, or the role is gone, they are missing, and the sequences show from where on.
 """
 
 from __future__ import annotations

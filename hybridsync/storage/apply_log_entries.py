@@ -1,22 +1,22 @@
-"""What the apply log says: one JSON line for every update, enough to compute the run again, bit for bit.
+"""Defines the lines of the apply log: one JSON line for every update, enough to compute the run again, bit for bit.
 
     {"phase", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"][, "parts"][, "stepped"]}
     {"phase", "sequence", "units", "base", "rate", "weight", "blend", "slots", "group", "bases", "optimizer"}
     {"phase", "sequence", "left"}
 
-`sequence` counts updates, `base` is the sequence of the parameters the gradient was computed on, `rate` the
-protocol's factor on the schedule's learning rate, `weight` the units in the update, `blend` the share of the new model
-statistics. Under lock-step the units stand in the order of the step's places and `base` is `sequence - 1`; `slots` are
-the places that they have, and left out where those are the first ones. Whose a place is follows from the phase's shares
-(see `hybridsync.core.step_assignment`); with one unit each it is the member's in that place of the mesh. `parts` are
-the pushes of an update whose gradients were computed on several versions, or do not weigh the same: [units, base,
-weight] of each, in the order of their sum; `base` is the oldest of them then.
+`sequence` counts updates, `base` is the sequence of the parameters the gradient was computed on, `rate` the protocol's
+factor on the schedule's learning rate, `weight` the units in the update, `blend` the share of the new model statistics.
+Under lock-step the units stand in the order of the step's places and `base` is `sequence - 1`; `slots` are the places
+that they have, and left out where those are the first ones. The phase's shares say which member a place belongs to (see
+`hybridsync.core.step_assignment`); with one unit each it is the member at that place of the mesh. `parts` are the
+pushes of an update whose gradients were computed on several versions, or do not weigh the same: [units, base, weight]
+of each, in the order of their sum; `base` is the oldest of them then.
 
-Where workers make local updates, what a push holds depends on all that its worker has done before. So `stepped` says
+If workers make local updates, the content of a push depends on all that its worker has done before. So `stepped` says
 of each of an update's pushes [worker, incarnation, restart count, base, number of units, newest]: an incarnation begins
 with the phase's optimizer state, each of its restarts with the worker's own; `newest` is the version that made the
-push's rate, where that was not its base, and 0 elsewhere. At the end of such a phase `left` names the
-workers, as [worker, incarnation], whose optimizer states the phase left behind; their mean is the next one's.
+push's rate, where that was not its base, and 0 elsewhere. At the end of such a phase `left` names the workers, as
+[worker, incarnation], whose optimizer states the phase left behind; their mean is the next one's.
 
 In a group phase an entry is a group round: each unit was applied by the member in its place of `slots` to its own
 replica, several of one member in their order, with the gradient on what that was behind the group round in its place of

@@ -250,7 +250,7 @@ class WorkdirLock:
     """Keeps a workdir to one chief at a time by an exclusive `flock`, which ends with the process.
 
     Where the file system grants everybody a lock, a record and a beat in the workdir keep hosts apart (see
-    `lock_record`). Whoever has taken the lock beats, and whoever commits asks `check` before.
+    `lock_record`). The process that has taken the lock beats, and the one that commits calls `check` before.
 
     Use it as a context manager. The file `lock` stays: removing it would let two holders lock two files.
 
@@ -274,7 +274,7 @@ class WorkdirLock:
 
     @property
     def held(self) -> HeldLock:
-        """What another process needs to hold the lock as well."""
+        """Return what another process needs to hold the lock as well."""
         assert self._descriptor is not None, "the lock is not held"
         return HeldLock(self._descriptor, self._nonce)
 

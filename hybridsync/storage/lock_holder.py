@@ -31,7 +31,7 @@ class Holder:
 
     @property
     def name(self) -> str:
-        """What an error calls it, where its process is known."""
+        """Return its name for errors, where its process is known."""
         return f"process {self.pid}" + ("" if self.host == socket.gethostname() else f" on {self.host}")
 
 

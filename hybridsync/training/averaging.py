@@ -1,7 +1,7 @@
 """Averages of replicas: parameters and model state, and where it is wanted the optimizer's state too.
 
-Floats become their mean, computed in float32 in the order of the members; integers (step counts) the maximum. What is
-not averaged stays each replica's own.
+Floats become their mean, computed in float32 in the order of the members; integers (step counts) become their maximum.
+Each replica keeps its own values of everything else.
 """
 
 from __future__ import annotations

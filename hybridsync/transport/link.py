@@ -81,13 +81,13 @@ class PeerLink(ShardPort, Protocol):
 class ParameterLink(Protocol):
     """The primary, as a worker reaches it; buffers are uint8 and C-contiguous (see `ParameterPort`).
 
-    One call at a time, but for `close`. What a call returns is lent until the next `pull` or `push_pull`: the gradient
-    that is pushed then has read it.
+    One call at a time, except `close`. The parameters that a call returns are lent until the next `pull` or
+    `push_pull`: the gradient that is pushed then has read them.
     """
 
     @property
     def contribution(self) -> np.ndarray:
-        """Where the next contribution is written; unchanged from the call of `push_pull` until its end."""
+        """The buffer of the next contribution; unchanged from the call of `push_pull` until its end."""
         ...
 
     def pull(self, push: Push) -> tuple[PushReply, np.ndarray]:
@@ -112,7 +112,7 @@ class BlockLink(Protocol):
 
     @property
     def contribution(self) -> np.ndarray:
-        """Where this server's part of the next contribution is written."""
+        """The buffer of this server's part of the next contribution."""
         ...
 
     def stage(self, push: Push) -> str:

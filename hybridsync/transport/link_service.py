@@ -114,7 +114,7 @@ class LinkService(ABC):
         return True
 
     def _make_room(self) -> None:
-        """Where all places are taken, wait for those of callers that have ended, for `_ROOM_SECS` at most."""
+        """If all places are taken, wait for those of callers that have ended, for `_ROOM_SECS` at most."""
         with self._lock:
             if len(self._sessions) < self._most:
                 return

@@ -53,7 +53,7 @@ def staged_blocks(services: Services) -> Buffers:
 
 
 class LinkSession(ABC):
-    """What each request means; how buffers come and go is a subclass's.
+    """Carries each request out; a subclass moves the buffers.
 
     Args:
       services: what the role offers.
@@ -62,7 +62,7 @@ class LinkSession(ABC):
     """
 
     over: ClassVar[str]
-    """What carries the calls, for errors."""
+    """The name of the medium that carries the calls, for errors."""
 
     def __init__(self, services: Services, blocks: Buffers, caller: Identity | None = None) -> None:
         self._services, self._blocks, self._caller = services, blocks, caller

@@ -106,7 +106,7 @@ class Opening:
 
     @property
     def fence(self) -> Fence:
-        """What is asked before each rename in the workdir."""
+        """Return the check that is called before each rename in the workdir."""
         return unfenced if self.lock is None else self.lock.check
 
     def announce(self, recorder: Recorder, **fields: Any) -> None:

@@ -42,7 +42,7 @@ _SLICE = 16  # numbers of a cache line, of which each has one writer
 
 
 class SumKind(NamedTuple):
-    """What sums of one kind go through.
+    """Holds the buffers and programs that sums of one kind use.
 
     Attributes:
       area: of the slab.

@@ -1,8 +1,8 @@
 """The rounds of a phase, in which workers wait for each other: who has come how far, and who is gone.
 
 A worker's progress is one number: the phase, the round in it, and the stage of that round. A member waits until its
-peers have come as far as itself. What they had written before is then in the slab, because a processor of the kinds
-that `backend.suits` names keeps the order of writes, and of reads.
+peers have come as far as itself. The slab then holds everything that they wrote before, because the processors that
+`backend.suits` names keep the order of writes, and of reads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hybridsync.core.errors import PhaseRevoked, WaitTimeout
 from hybridsync.core.plan import PhaseId
 
 CONTRIBUTED, REDUCED, COPIED = 1, 2, 3
-"""Stages of a round: its contribution is there, its slice of the sum is there, and it reads nothing any more."""
+"""Stages of a round: the member has written its contribution, has written its slice of the sum, has stopped reading."""
 
 DEADLINE_SECS = 600.0
 """How long a member waits for the slowest one; before that the chief gives up who hangs."""

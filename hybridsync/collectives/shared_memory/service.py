@@ -77,7 +77,7 @@ class SlabService:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop serving; nothing happens the second time. Who has joined keeps the memory."""
+        """Stop serving; a second call does nothing. Workers that have joined keep the memory."""
         if self._stopped:
             return
         self._stopped = True

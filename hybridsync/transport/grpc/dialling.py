@@ -30,8 +30,8 @@ COMMON_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.keepalive_permit_without_calls", 1),
 ]
 
-# What the network drops is noticed within keepalive time + timeout, because the kernel misses its acknowledgements,
-# and is over one backoff after it heals. Where the other kernel goes on to acknowledge (a stopped process, a gateway
+# A broken network is noticed within keepalive time + timeout, because the kernel misses its acknowledgements; calls go
+# on one backoff after it heals. Where the other kernel goes on to acknowledge (a stopped process, a gateway
 # that swallows replies) only a ping tells, which gRPC awaits for a minute unless told otherwise: here for as long as a
 # server's lease, because a server that goes on within it costs nobody anything. A role that compiles on a shared
 # machine can starve for a second, hence the generous timeouts.

@@ -1,4 +1,4 @@
-"""What each call passes on its way to its handler: the token, the caller's certificate, and the role's watchdog.
+"""Checks each call on its way to its handler: its token, the caller's certificate; and declares it to the watchdog.
 
 Nothing is parsed before both checks. Without certificates (on unix sockets, on loopback) nobody is named, and the token
 alone decides.

@@ -1,8 +1,8 @@
 """The end of a link through shared memory at the role that is called.
 
-A connection's own memory, in which its caller leaves contributions, is made when it is asked for. What a reply lends
-goes back with the next request for such, or when the connection ends: the kernel tells of a caller that is killed.
-A caller has written all that its request speaks of before it sends that, and the socket keeps the order.
+A connection's own memory, in which its caller leaves contributions, is made when it is asked for. A lent buffer goes
+back with the next request that lends one, or when the connection ends: the kernel tells of a caller that is killed. A
+caller has written all that its request speaks of before it sends that, and the socket keeps the order.
 """
 
 from __future__ import annotations

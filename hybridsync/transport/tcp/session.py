@@ -27,8 +27,8 @@ def _at_once() -> None:
 class TcpSession(LinkSession):
     """One caller's connection.
 
-    A refused push is received and thrown away, so that the next request is found where it begins. Where it cannot be
-    known how much would have to be thrown away, the connection ends behind the refusal.
+    A refused push is received and thrown away, so that the next request is found where it begins. If its length cannot
+    be known, the connection ends behind the refusal.
 
     Args:
       lanes: to the caller, who has proven who it is.
