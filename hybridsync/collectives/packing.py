@@ -96,7 +96,7 @@ class FlatPart:
 
 
 class FlatParts:
-    """Both kinds of parts of one run's state: without the optimizer's state and with it."""
+    """Holds both kinds of parts of one run's state: without the optimizer's state and with it."""
 
     def __init__(self, state: TrainState) -> None:
         self._kinds = {optimizer: FlatPart(part_of(state, optimizer=optimizer)) for optimizer in (False, True)}

@@ -104,7 +104,7 @@ class ThreadCommunicator:
 
     @property
     def met_at(self) -> float:
-        """When all had come to this thread's last sum or mean (see `Communicator.met_at`)."""
+        """Return when all had come to this thread's last sum or mean (see `Communicator.met_at`)."""
         return getattr(self._met, "at", 0.0)
 
     def enter(self) -> None:

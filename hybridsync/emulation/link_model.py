@@ -72,7 +72,7 @@ class Transfer:
 
     @property
     def arrives(self) -> float:
-        """When it has arrived, unless another transfer begins before that: then it may be later, and never sooner."""
+        """Return when it arrives, unless another transfer begins before that: then it may be later, never sooner."""
         ended = self.ended if self._port is None else self._port.end_of(self)
         return (ended if ended > self._own else self._own) + self._behind
 

@@ -96,7 +96,7 @@ class DelayedCommunicator:
 
     @property
     def met_at(self) -> float:
-        """When all had come (see `Communicator.met_at`)."""
+        """Return when all had come (see `Communicator.met_at`)."""
         return self._communicator.met_at
 
     def enter(self) -> None:

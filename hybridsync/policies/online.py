@@ -141,7 +141,7 @@ class PlainGreedy:
 
 @dataclass(frozen=True)
 class PlainElastic:
-    """Lock-step without whoever was a straggler once, up to the planned switch, as the paper has it.
+    """Leaves out every worker that was a straggler once, up to the planned switch, as the paper has it.
 
     Where nobody else would be left, it stays as it is.
     """
@@ -160,7 +160,7 @@ class PlainElastic:
 
 @dataclass(frozen=True)
 class Elastic:
-    """Lock-step of the members who do most units a second, where the change of members is worth it.
+    """Chooses the lock-step members that do most units a second, where the change of members is worth it.
 
     Only stragglers are left out, the slowest first, and only where the others do more units a second without them by
     `margin`. A worker that is left out stays out until it is no straggler any more: one good measurement does not call
@@ -218,7 +218,7 @@ class Elastic:
 
 @dataclass(frozen=True)
 class Rebalance:
-    """Lock-step of everybody, each with as many units of a step as it gets done while the slowest does its own.
+    """Gives each worker as many units of a lock-step step as it gets done while the slowest does its own.
 
     Nobody is dealt more than one while there is no straggler: measured rates scatter. While there is one, the shares
     follow the rates wherever that is faster by `margin`, and saves more than the changes of shares cost, counted as

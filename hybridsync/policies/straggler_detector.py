@@ -72,17 +72,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class PaperRule:
-    """Slow is whose throughput is below mean - k std of the cluster: Sync-Switch, section IV; reconstruction.
-
-    k equal stragglers of n have a z-score of sqrt((n - k) / k), however slow they are: at half the cluster nobody is
-    ever flagged. In any window 16 % of healthy workers are below mean - std, so that only `consecutive` keeps them
-    from being flagged; one unit that took long is in the mean.
-
-    Args:
-      deviations: k.
-      consecutive: windows in a row.
-      severe, hiccup: see `Rule`; the paper has no such thing.
-    """
+    """Takes a worker below mean - k std of the cluster's throughput for slow: Sync-Switch, IV; reconstruction."""
 
     deviations: float = 1.0
     consecutive: int = 4
@@ -99,7 +89,7 @@ class PaperRule:
 
 @dataclass(frozen=True)
 class RobustRule:
-    """Slow is who is below the median by more than the cluster's scatter, and by a tenth at least.
+    """Takes a worker for slow if it is below the median by more than the cluster's scatter, and by a tenth at least.
 
         threshold = min(floor * median, median - k * 1.4826 * MAD)
 
@@ -160,7 +150,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Judged:
-    """All workers, as a detector holds them.
+    """Holds the judgements of all workers.
 
     Args:
       flagged: stragglers, ascending.

@@ -418,7 +418,7 @@ class Protocol(ABC):
 
     @property
     def units_between_rounds(self) -> int:
-        """How many units a worker of a group phase computes between two of its group rounds."""
+        """Return the number of units that a worker of a group phase computes between two of its group rounds."""
         return 1
 
     @property

@@ -217,7 +217,7 @@ FORGET = 0.2
 
 
 class Arrivals(GroupRule):
-    """Whoever is ready within a short wait forms the group; the wait follows the gaps between arrivals.
+    """Groups the workers that are ready within a short wait; the wait follows the gaps between arrivals.
 
     The first to come waits `patience` mean gaps between two arrivals of anybody, or until `size` workers are there.
     Every `period` group rounds of each worker everybody is called, so that no two workers are apart for long.

@@ -60,7 +60,7 @@ class PhaseBar:
 
 @dataclass(frozen=True)
 class Stretch:
-    """From when to when a worker was there, or was marked as slow."""
+    """The span of time in which a worker was there, or was marked as slow."""
 
     worker: int
     begin: float

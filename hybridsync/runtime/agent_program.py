@@ -48,7 +48,7 @@ TURN_SECS = 60.0
 
 
 class AgentProgram:
-    """Be a further host of a run, until the run ends.
+    """Serves as a further host of a run, until the run ends.
 
     Args:
       spec: how roles are started here.

@@ -69,7 +69,7 @@ class ClusterSpec:
 
     @property
     def sums_refused(self) -> str:
-        """Why workers may not sum between the hosts, as what follows the name of a protocol; "" where they may."""
+        """Return why workers may not sum between the hosts, to follow the name of a protocol; "" where they may."""
         if self.num_hosts == 1 or self.collectives_network == PRIVATE or is_loopback(self.address):
             return ""
         return (

@@ -29,7 +29,7 @@ _SAFE = re.compile(r"[A-Za-z0-9._/+=@-]+")
 
 
 class SocketFolder:
-    """Is a folder of mode 0700, locked for as long as it is in use; made at once.
+    """Makes a folder of mode 0700, and locks it for as long as it is in use.
 
     A marked folder without its lock was left by a process that was killed. A process that makes a folder first removes
     those of this user and this boot; it deletes only sockets and the mark, so that no user's files can be lost. The

@@ -60,7 +60,7 @@ _RESUME = "run the same command again: it resumes from the last commit"
 
 
 class Supervisor:
-    """Run all roles to their end.
+    """Runs all roles to their end.
 
     Args:
       spec: what to supervise.

@@ -28,7 +28,7 @@ RATE = 0.1
 
 
 class _Trained:
-    """Some leaves in training."""
+    """Trains some leaves."""
 
     def __init__(self, optimizer: Optimizer, params: Any) -> None:
         self._update = jax.jit(optimizer.update)

@@ -67,7 +67,7 @@ def shares(layout: Layout, num_servers: int) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True)
 class Cut:
-    """Some leaves of a whole tree as a tree of their own.
+    """Cuts some leaves out of a whole tree, as a tree of their own.
 
     Args:
       whole: layout of the whole tree.

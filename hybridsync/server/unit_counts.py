@@ -97,7 +97,7 @@ class UnitOutcomes:
 
 
 class Count:
-    """Of one phase after another.
+    """Counts the units and the updates of one phase after another.
 
     Attributes:
       sequence: updates applied in the whole run.

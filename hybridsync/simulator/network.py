@@ -34,7 +34,7 @@ class ThroughTwo:
 
     @property
     def arrives(self) -> float:
-        """When it has arrived, unless others begin at a port before that (see `Transfer.arrives`)."""
+        """Return when it has arrived, unless others begin at a port before that (see `Transfer.arrives`)."""
         return max(port.arrives for port in self._ports)
 
     @property

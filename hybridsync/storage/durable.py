@@ -280,7 +280,7 @@ class WorkdirLock:
 
     @property
     def lost(self) -> WorkdirTaken | None:
-        """Why the lock is no longer this process's, as its last beat has found; None while it is. No disk is asked."""
+        """Return why the last beat found the lock no longer this process's; None while it is. No disk is asked."""
         return self._beats.lost if self._beats is not None else None
 
     def check(self) -> None:

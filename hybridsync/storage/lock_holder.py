@@ -16,7 +16,7 @@ from hybridsync.storage.lock_record import LockRecord
 
 @dataclass(frozen=True)
 class Holder:
-    """Somebody who has a workdir locked.
+    """Describes the process that has a workdir locked.
 
     Args:
       pid: of the process that took the lock; 0 where nobody can be named: it has ended, and those that it had share

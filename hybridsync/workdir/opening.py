@@ -46,7 +46,7 @@ from hybridsync.workdir.resuming import CHECKPOINTS, Resume, check_init_from, ch
 
 
 class PhaseIdsInMemory:
-    """Phase numbers of a run that leaves nothing."""
+    """Reserves the phase numbers of a run that leaves nothing behind."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -59,7 +59,7 @@ class PhaseIdsInMemory:
 
 @dataclass
 class Opening:
-    """Everything a chief starts from.
+    """Holds everything that a chief starts from.
 
     Args:
       run: with the workload converted, when units were.

@@ -41,7 +41,7 @@ class GroupNumerics(Numerics, Protocol):
 
 
 class Gradient(NamedTuple):
-    """Gradient handle: of which unit, computed behind which group round, and why it is unfit, "" if it is not."""
+    """Gradient handle: its unit, the group round before it, and why it is unfit, "" if it is not."""
 
     unit: int
     base: int

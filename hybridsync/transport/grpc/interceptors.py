@@ -164,7 +164,7 @@ class CallerCheck(grpc.ServerInterceptor):
 
 
 class WatchedCalls(grpc.ServerInterceptor):
-    """Interceptor of a role's gRPC server.
+    """Declares each unary call to the watchdog, as an interceptor of a role's gRPC server.
 
     A stream may wait for its caller for as long as a phase lasts, so it is no piece of work itself.
 
