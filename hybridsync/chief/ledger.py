@@ -1,8 +1,8 @@
 """The ledger: which units were issued, and what became of each.
 
-`issued = applied + dropped + outstanding` holds at all times; units are issued as 0, 1, 2, ... so the number issued
-is also the next fresh unit. Outstanding units are leased to somebody, or wait to be leased again because whoever had
-them is gone. A dropped unit is final: a fresh one takes its place, until the units applied make up the workload.
+`issued = applied + dropped + outstanding` holds at all times; units are issued as 0, 1, 2, ... so the number issued is
+also the next fresh unit. Outstanding units are leased to somebody, or wait to be leased again because the worker that
+had them is gone. A dropped unit is final: a fresh one takes its place, until the units applied make up the workload.
 
 The holder of the state owns the truth about applied and dropped units; this is the chief's cache of it.
 
@@ -214,7 +214,7 @@ class Ledger:
         return lost
 
     def adopt(self, holder: str, ranges: Iterable[Range]) -> None:
-        """Note that `holder` has `ranges` in hand, which another ledger leased; what has an end already is not."""
+        """Note that `holder` has `ranges` in hand, which another ledger leased; units that have ended are left out."""
         units = UnitSet(ranges)
         stop = max((stop for _, stop in units.ranges()), default=0)
         if stop > self._issued:

@@ -1,7 +1,7 @@
 """Times transfers between workers and parameter servers, by their links and the port that all of them share. Pure.
 
 The simulator asks it in virtual time, and where links are emulated the servers ask it in real time. Both ask alike: a
-transfer says when it arrives if no other begins meanwhile; whoever has waited until then asks again.
+transfer says when it arrives if no other begins meanwhile; a caller that has waited until then asks again.
 
 >>> wire = Wire(port_bytes_per_sec=100.0)
 >>> first, second = wire.begin_push(now=0.0, num_bytes=50), wire.begin_push(now=0.25, num_bytes=50)

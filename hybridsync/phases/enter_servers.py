@@ -55,7 +55,7 @@ class ServerEntry:
     """Has servers take over the state of a phase.
 
     Args:
-      control: who lives, and says what; whoever waits there is woken by what ends a phase.
+      control: the members and their reports; a wait there ends when something ends the phase.
       clock: for deadlines.
       tick: called every TICK_SECS meanwhile.
       say: shows the user a line when it takes long.

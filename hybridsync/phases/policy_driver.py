@@ -170,7 +170,7 @@ class PolicyDriver:
         return self.schedule.at(units)
 
     def members(self) -> tuple[int, ...]:
-        """Return who takes part in lock-step: who lives and is not left out; everybody where that is nobody."""
+        """Return the members of lock-step: the live workers that are not left out; all live ones if none remain."""
         live, out = self._control.members.live_workers(), self._out(self._holds)
         return tuple(worker for worker in live if worker not in out) or live
 
@@ -250,7 +250,7 @@ class PolicyDriver:
         return True
 
     def _living(self, action: Action) -> Action:
-        """Return an action without those who are gone: who takes the place of one is another."""
+        """Return an action without the workers that are gone; a successor in a place is another worker."""
         if not isinstance(action, ExcludeWorkers):
             return action
         out = tuple(worker for worker in action.workers if worker in self._control.members.live_workers())

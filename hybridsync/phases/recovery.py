@@ -107,7 +107,7 @@ class Recovery:
         self._cuts: list[tuple[int, int]] = []
 
     def gather(self, phase: Phase, captured: tuple[Snapshot, str], unit_secs: float) -> Found:
-        """Call everybody back and return the newest state; whoever does not come back in time is evicted.
+        """Call everybody back and return the newest state; a worker that does not come back in time is evicted.
 
         Args:
           phase: that broke.

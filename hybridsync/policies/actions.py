@@ -7,7 +7,7 @@
     >>> view.usual_units_per_sec, [view.lock_step_units_per_sec(members) for members in ((0, 1, 2, 3), (0, 1, 2))]
     (20.0, [20.0, 60.0])
 
-An action says how a lock-step stage is carried out, not what is to be done: whoever asks carries out the difference to
+An action says how a lock-step stage is carried out, not what is to be done: the caller carries out the difference to
 what holds (`phases/policy_driver.py`).
 """
 

@@ -274,7 +274,7 @@ class Rebalance:
 
     @staticmethod
     def _rates(view: View) -> list[float]:
-        """Return the rates of the live: who is well and about as fast as the others who are counts as just as fast."""
+        """Return the rates of the live workers; healthy ones of about the same speed count as equally fast."""
         well = [view.units_per_sec_of(worker) for worker in view.live if worker not in view.slow]
         median = statistics.median(well or (0.0,))
 

@@ -238,7 +238,7 @@ class Detector:
         return {worker: rate * self._speeds.get(worker, 1.0) for worker, rate in known if rate is not None}
 
     def forget(self, worker: int) -> None:
-        """Let go of a worker that is gone; who takes its place begins anew."""
+        """Forget a worker that is gone; its successor begins anew."""
         self._watched.pop(worker, None)
         self._late.discard(worker)
         self._flagged = None

@@ -2,10 +2,11 @@
 
     worker i: compute g_i(x_i); x_i, x_j <- (x_i + x_j) / 2 for a random j, atomically; x_i <- optimizer(x_i, g_i)
 
-A worker computes and serves at once: whoever draws it as a partner averages with it while it computes, and its gradient
-is then applied to the averaged copy. Pairs that share a worker stand in one order for everybody (`group_queue.py`), so
-that none of them is waited for in a circle. Parameters only are averaged. A local update has the rate n * eta, as in
-`preduce`. `overlap=false` is a twin with one thread: the partner takes part between two of its own units.
+A worker computes and serves at once: a worker that draws it as a partner averages with it while it computes, and its
+gradient is then applied to the averaged copy. Pairs that share a worker stand in one order for everybody
+(`group_queue.py`), so that none of them is waited for in a circle. Parameters only are averaged. A local update has the
+rate n * eta, as in `preduce`. `overlap=false` is a twin with one thread: the partner takes part between two of its own
+units.
 
 Source: Lian, Zhang, Zhang, Liu, Asynchronous Decentralized Parallel Stochastic Gradient Descent, ICML 2018. There the
 workers' graph is bipartite, against circles; the one order instead is a reconstruction.

@@ -1,8 +1,8 @@
 """Defines a synchronisation protocol: a worker program that yields effects, and a server rule. Neither does IO.
 
-A *worker program* is a generator; what it yields is an effect, what comes back is the effect's result, an opaque
-handle the program only passes on. A *server rule* is a state machine: a push arrives, out come actions. Drivers
-carry both out: threads in one process, processes over gRPC, or a simulator in virtual time.
+A *worker program* is a generator; it yields an effect and is sent the effect's result, an opaque handle the program
+only passes on. A *server rule* is a state machine: a push arrives, out come actions. Drivers carry both out: threads in
+one process, processes over gRPC, or a simulator in virtual time.
 
 The effects of the list below are the whole vocabulary; an engine that meets another one fails at once. A revoked
 phase is `PhaseRevoked`, thrown into the program at its next yield and not to be caught by it.

@@ -148,9 +148,9 @@ class TwoPhase(Queued):
     each drawn at random, form random groups, and the others form random groups inside their nodes. Behind that stand
     the nodes as a whole. The first phase is a worker's next group, and the second the one after it.
 
-    The slowdown filter counts from the worker that has asked most, not from who asks: whoever shares a node with a slow
-    worker meets it again and again, is as many requests behind, and would go on joining it. And a slow worker that asks
-    itself is in the first phase only, because in the second its node would wait a whole unit for it.
+    The slowdown filter counts from the worker that has asked most, not from the one that asks: a worker that shares a
+    node with a slow worker meets it again and again, is as many requests behind, and would go on joining it. And a slow
+    worker that asks itself is in the first phase only, because in the second its node would wait a whole unit for it.
 
     Args:
       members, seed, size, slowdown: see `Queued`.

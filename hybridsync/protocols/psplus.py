@@ -18,7 +18,7 @@ it lacks is what the server makes of it: the plain loop, two exchanges ahead. Th
 came to, and they take W's place, so that it is the plain loop bit for bit.
 
 Nobody waits for others, as in the paper. `staleness=s` adds SSP's gate, which is ours: the reply to i's push waits
-until clock_i - min_j clock_j <= s. It delays that reply only, so whoever is ahead computes on while it waits.
+until clock_i - min_j clock_j <= s. It delays that reply only, so a worker that is ahead computes on while it waits.
 
 `overlap=false` is a blocking twin to compare with: the same steps and updates, but w = W, which holds d / n already,
 and the worker waits for the reply to each push, which brings W, before it computes on.
@@ -77,7 +77,7 @@ MODULATIONS = ("progress", "staleness", "schedule", "none")
 UNGATED = -1
 """The `staleness` of a plan that lets nobody wait."""
 LOWEST_FACTOR = 0.1
-"""Of the modulation by progress: who is far behind still moves."""
+"""The least factor of the modulation by progress, so that a worker far behind still moves."""
 
 
 class _Shared(Gate):

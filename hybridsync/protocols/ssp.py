@@ -25,7 +25,7 @@ from hybridsync.protocols.server_protocol import ServerProtocol, WaitingRule, ch
 
 
 class Gate(WaitingRule):
-    """Applies on arrival, and lets whoever is too far ahead of the slowest wait for the reply.
+    """Applies on arrival, and lets a worker that is too far ahead of the slowest wait for the reply.
 
     Args:
       members: of the phase.

@@ -292,7 +292,7 @@ def _stalls(record: Record, phases: Sequence[PhaseBar]) -> tuple[Stall, ...]:
 
 
 def _busy(trace: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return each worker's seconds by span name; what a span encloses is counted once, as the inner one.
+    """Return each worker's seconds by span name; time inside an inner span is counted once, as the inner one's.
 
     What went on beside the training took none of them.
     """

@@ -12,7 +12,7 @@ def reap_adopted(own: Collection[int]) -> int:
     """Collect every ended child of another session that is not in `own`; returns how many there were.
 
     A role begins a session, so what a role leaves behind is never of this process's session, and what this process has
-    started itself, beside its roles, usually is: whoever started that waits for it.
+    started itself, beside its roles, usually is: the code that started it waits for it.
 
     Args:
       own: children that somebody waits for by their ids.

@@ -1,6 +1,6 @@
 """The user's folder of compiled programs, which every run finds what the last ones compiled in. Importing loads no JAX.
 
-An entry is machine code that JAX loads and runs: whoever can write to the folder, or put another in its place, runs
+An entry is machine code that JAX loads and runs: a user who can write to the folder, or put another in its place, runs
 programs as this user. So it is this user's alone, and so is every folder above it, or the system's.
 
 It has a part for each kind of processor and number of XLA's threads. JAX's keys know neither `PJRT_NPROC`, on which a

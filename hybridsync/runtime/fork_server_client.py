@@ -147,7 +147,7 @@ class ForkServerClient:
             self._process.wait()
 
     def close(self) -> None:
-        """End the fork server, and take in no more orphans; what it has started goes on."""
+        """End the fork server, and take in no more orphans; processes that it has started go on."""
         process_control(_PR_SET_CHILD_SUBREAPER, 0)
         self._end()
 

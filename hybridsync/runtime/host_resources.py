@@ -20,7 +20,7 @@ MOST_THREADS = 1024
 
 
 def forget_environment() -> None:
-    """Take what was meant for this process out of its environment: what it starts is the user's."""
+    """Remove settings meant for this process from its environment: processes that it starts are the user's."""
     for name, value in ENVIRONMENT.items():
         if os.environ.get(name) == value:
             del os.environ[name]

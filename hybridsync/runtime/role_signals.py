@@ -30,7 +30,7 @@ def outlive_signals() -> None:
 
 
 def forks_end_on_signals() -> None:
-    """Let processes that this one forks end on these signals again: whoever starts them may send one."""
+    """Let processes that this one forks end on these signals again: their starter may send one."""
     os.register_at_fork(after_in_child=_restore)
 
 

@@ -312,7 +312,7 @@ class Supervisor:
     def _lost(self, ended: Ended) -> None:
         """Take an ended role off; what it means is decided once the chief serves.
 
-        The chief checks all that a run can be refused for. Its word comes first, whoever else failed of the same.
+        The chief checks all that a run can be refused for. Its error comes first, even if others failed of the same.
         """
         role = self._roles.pop((ended.role, ended.role_id))
         if role.role == "chief" or self._chief_address:

@@ -1,7 +1,7 @@
 """Makes a cluster's certificate authority and has it issue certificates.
 
-Importing this needs the package `cryptography` (the `security` extra), and takes a while: whoever may have no use for
-it imports it where it is used.
+Importing this needs the package `cryptography` (the `security` extra), and takes a while: code that may not need it
+imports it where it is used.
 
 Raises:
   ConfigError: the package is not installed.

@@ -31,7 +31,8 @@ class _Former:
 class Keyring:
     """Holds the run's token and the credentials of this process; threads may call it.
 
-    Each of its fields is replaced as a whole, so that readers need no lock. The lock is for whoever follows exchanges.
+    Each of its fields is replaced as a whole, so that readers need no lock. The lock is for the thread that follows
+    exchanges.
 
     Args:
       token: of the run: shown in each call, and asked for; "" for none.

@@ -11,7 +11,7 @@ from hybridsync.interfaces.messages import Part, Push, PushReply
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A push that is held: until it is decided (applied or dropped) and released, whoever waits for it meanwhile.
+    """A push that is held until it is decided (applied or dropped) and released, whether or not a call waits for it.
 
     Args:
       push: as it arrived.

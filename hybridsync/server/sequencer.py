@@ -127,7 +127,7 @@ class Sequencer:
         self._fastest = 0
 
     def close(self) -> None:
-        """Refuse every later push of the phase; whoever waits for a reply to an applied one gets it now."""
+        """Refuse every later push of the phase; calls that wait for a reply to an applied one get it now."""
         self.open = False
         for state in self._workers.values():
             state.admitted = state.passes_as = None
@@ -227,7 +227,7 @@ class Sequencer:
     def idle(self, push: Push) -> Iterator[Decision]:
         """Note that a worker has nothing to compute; returns what is to be carried out now.
 
-        Who has a push here waits for its reply, whatever a message says that took long.
+        A worker whose push is here waits for its reply, whatever a late message says.
 
         Raises:
           StalePhase, StaleIncarnation, UnknownRole: see `admit`.
@@ -255,8 +255,8 @@ class Sequencer:
     ) -> tuple[Ticket, Iterator[Decision]]:
         """Take a push; returns its ticket, and what is to be carried out now.
 
-        The ticket is another push's where that one decides about the units: a repeat waits for the release of the
-        first one, whoever offers the same units in another push until those are decided. A ticket of units that were
+        The ticket is another push's where that one decides about the units: a repeat waits for the release of the first
+        one, and another worker's push of the same units waits until those are decided. A ticket of units that were
         settled before says so in its reply.
 
         Args:

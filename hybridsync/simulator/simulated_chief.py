@@ -68,7 +68,7 @@ class ChiefFront:
             self._reports[process.pid] = process, report, received
 
     def wake(self) -> None:
-        """Look at what waits, as soon as whoever changed something is done; called at every change."""
+        """Look at the waiting calls as soon as the current change is done; called at every change."""
         if not self._is_woken and (self._calls or self._control.over or self._control.broken):
             self._is_woken = True
             self._loop.after(0.0, self._sweep)

@@ -1,6 +1,6 @@
 """The apply log of a run, a file of lines (see `apply_log_entries`), from which `hybridsync replay` computes it again.
 
-Every member of a mesh notes every update; whoever is captured writes down what the file does not hold yet, so that a
+Every member of a mesh notes every update; the captured one writes the lines that the file does not hold yet, so that a
 member's death loses none.
 
 A disk that refuses does not end the run: the lines wait in memory and go out with the next snapshot of the same role.

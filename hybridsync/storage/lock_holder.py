@@ -38,7 +38,7 @@ class Holder:
 def holder_of(workdir: Path) -> Holder | None:
     """Return who has `workdir` locked; None where nobody has. It does not wait.
 
-    The lock is asked for a moment, shared; whoever takes it meanwhile tries again (see `WorkdirLock`).
+    The lock is taken for a moment, shared; a process that wants it meanwhile tries again (see `WorkdirLock`).
 
     Raises:
       WorkdirError: the lock cannot be read.

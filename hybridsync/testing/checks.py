@@ -101,7 +101,7 @@ class Checks(Watch):
         they were not (`applied` looks at both); and its successor's first word ends it.
 
         What went out before may be told again: a call that was late or came twice is answered with the stream as it
-        ended, until the next phase is announced; whoever trained on it then would be refused by the phase.
+        ended, until the next phase is announced; a worker that trained on it then would be refused by the phase.
         """
         assert self.simulated is not None
         worker, place = request.worker, (self.simulated.num_chiefs, request.worker)

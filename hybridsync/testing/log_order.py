@@ -196,8 +196,8 @@ def _retrace(server: Server, phase: Phase, logged: Logged) -> None:
 class _Pushes:
     """Offers the pushes of a served phase in their order.
 
-    The log does not say whose a push was; whoever was answered last with nothing newer than its base may have sent it.
-    A rule that waits for workers is told of those who have no part in an update that they have nothing to do.
+    The log does not say whose a push was; any worker last answered with nothing newer than its base may have sent it. A
+    rule that waits for workers is told of those who have no part in an update that they have nothing to do.
     """
 
     def __init__(self, server: Server, phase: Phase) -> None:

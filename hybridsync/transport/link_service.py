@@ -137,7 +137,7 @@ class LinkService(ABC):
 
 
 def shut(connection: socket.socket) -> None:
-    """End a connection, whoever reads or writes there."""
+    """End a connection, and every read or write there."""
     with contextlib.suppress(OSError):  # the other end is gone, or another thread has closed it
         connection.shutdown(socket.SHUT_RDWR)
 

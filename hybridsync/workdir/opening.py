@@ -219,7 +219,8 @@ def open_run(
 def check_optimizer(run: Run) -> None:
     """Check what only a traced or a computed update shows of the optimizer.
 
-    Whoever opens the run asks once for all roles: `Run.check` is for every role's process, and has to be cheap.
+    The process that opens the run asks once for all roles: `Run.check` runs in every role's process, and has to be
+    cheap.
 
     Raises:
       OptimizerError: the updates ignore the learning rate, or cannot be divided among the run's servers.

@@ -1,8 +1,8 @@
 """Carries out an engine's requests by blocking calls of this thread; what is begun goes to an executor.
 
-How soon a blocked thread hears that its phase was revoked is up to its calls: whoever revokes the phase makes them
-raise. Once that has happened, every call under way has to end soon, with a reply or an error, because an engine that
-is revoked still waits for the end of what it began.
+How soon a blocked thread hears that its phase was revoked is up to its calls: the thread that revokes the phase makes
+them raise. Once that has happened, every call under way has to end soon, with a reply or an error, because an engine
+that is revoked still waits for the end of what it began.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ _SELF_TEST_PERIOD = 251  # the self-test's sums stay exact in float32 up to 360 
 class MeshSum:
     """Sums one flat buffer, and takes the maximum of another, over the members of a mesh. Made by `ProcessGroup.mesh`.
 
-    The sum is plain: whoever wants a mean carries the weights in the buffer. The condition's lock guards
-    `_dead` and `_busy`, which the control thread reads and sets while the main thread is in a call.
+    The sum is plain: a caller that wants a mean carries the weights in the buffer. The condition's lock guards `_dead`
+    and `_busy`, which the control thread reads and sets while the main thread is in a call.
 
     Args:
       members: slots in mesh order; the order decides the rounding.

@@ -20,7 +20,7 @@ def listening() -> set[Endpoint]:
 def shut_down_connected(own: Endpoint, peers: set[Endpoint]) -> int:
     """Shut down the connections that were accepted at `own` or made to one of `peers`; listeners live on.
 
-    Whoever is blocked on such a connection, in any thread, gets an error at once.
+    A thread that is blocked on such a connection gets an error at once.
 
     Returns:
       How many were shut down.

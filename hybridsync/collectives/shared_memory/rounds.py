@@ -1,4 +1,4 @@
-"""The rounds of a phase, in which workers wait for each other: who has come how far, and who is gone.
+"""Runs the rounds of a phase, in which workers wait for each other: keeps how far each has come, and which are gone.
 
 A worker's progress is one number: the phase, the round in it, and the stage of that round. A member waits until its
 peers have come as far as itself. The slab then holds everything that they wrote before, because the processors that
@@ -51,7 +51,7 @@ class Rounds:
     ) -> None:
         self._words, self._doorbells, self._own, self._name_of = words, doorbells, own, name_of
         self._phase = ((phase.number & 0xFFFF) << 7 | phase.nonce & 0x7F) << _ROUND_BITS
-        # Whoever has a place takes part, or is lost: its successor is a member of later phases only.
+        # A worker with a place takes part, or is lost: its successor is a member of later phases only.
         self._sessions = {place: words.session(place) for place in members}
         self._last: tuple[int, tuple[int, ...]] = (0, ())
         self._broken = ""

@@ -36,7 +36,7 @@ _FIRST_REQUEST_SECS = 5.0
 
 
 class SlabService(LinkService):
-    """Serves what a role offers to whoever connects to a socket.
+    """Serves what a role offers to every caller that connects to a socket.
 
     Args:
       services: what the role offers; calls come from several threads.

@@ -207,7 +207,7 @@ class Lanes:
     # --- ends ---
 
     def shut(self) -> None:
-        """End the connection, whoever sends or receives there."""
+        """End the connection, and every send or receive there."""
         for each in self._sockets:
             shut(each)
 

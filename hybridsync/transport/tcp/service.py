@@ -1,7 +1,7 @@
 """Takes connections over TCP: who cannot prove that it was given a place is sent away before anything is parsed.
 
 One thread accepts sockets and hears what they say until they have proven themselves. It holds a bounded number of them,
-each for a bounded time, and waits for none: whoever says nothing makes room for others.
+each for a bounded time, and waits for none: a silent caller makes room for others.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Unproven:
 
 
 class TcpService(LinkService):
-    """Serves what a role offers to whoever was given a place.
+    """Serves what a role offers to every caller that was given a place.
 
     The lock guards the sessions and what is expected; unproven sockets are the accepting thread's.
 
