@@ -298,7 +298,7 @@ class Push(NamedTuple):
     push_only: bool = False
 
 
-class Part(NamedTuple):
+class PushInUpdate(NamedTuple):
     """One push in an update: its units, the sequence of its parameters, and the weight of its gradient in the sum."""
 
     units: tuple[int, ...]

@@ -43,7 +43,7 @@ class _Block:
     served: BufferView
 
 
-class Store:
+class Secondary:
     """Stages contributions, applies them in the primary's order, and lends exactly the parameters that are asked for.
 
     The condition guards everything below it; it is notified by every update and when a phase ends. A block that was

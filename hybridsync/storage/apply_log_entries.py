@@ -31,7 +31,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from hybridsync.interfaces.messages import GroupUpdate, Part
+from hybridsync.interfaces.messages import GroupUpdate, PushInUpdate
 
 NOT_LOGGED = -1
 """`newest` of a push in a log of an older version, which did not say it."""
@@ -69,7 +69,7 @@ class Entry:
     weight: float
     blend: float
     slots: tuple[int, ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[PushInUpdate, ...] = ()
     stepped: tuple[Stepped, ...] = ()
     group: tuple[int, ...] = ()
     bases: tuple[int, ...] = ()
@@ -93,13 +93,13 @@ class Entry:
         )
 
     @property
-    def pushes(self) -> tuple[Part, ...]:
+    def pushes(self) -> tuple[PushInUpdate, ...]:
         """Pushes of a served update with what each brought, in the order of their sum."""
         if self.stepped:
             stops = itertools.accumulate(push.num_units for push in self.stepped)
             ends = zip(self.stepped, stops, strict=True)
-            return tuple(Part(self.units[stop - push.num_units : stop], push.base) for push, stop in ends)
-        return self.parts or tuple(Part((unit,), self.base) for unit in self.units)
+            return tuple(PushInUpdate(self.units[stop - push.num_units : stop], push.base) for push, stop in ends)
+        return self.parts or tuple(PushInUpdate((unit,), self.base) for unit in self.units)
 
     @property
     def versions(self) -> set[int]:
@@ -136,7 +136,7 @@ def parse(line: str | bytes) -> Entry | Left:
     fields = json.loads(line)
     if "left" in fields:
         return Left(**{**fields, "left": tuple(map(tuple, fields["left"]))})
-    parts = (Part(tuple(units), base, weight) for units, base, weight in fields.get("parts", ()))
+    parts = (PushInUpdate(tuple(units), base, weight) for units, base, weight in fields.get("parts", ()))
     fields["parts"] = tuple(parts)
     fields["stepped"] = tuple(Stepped(*push) for push in fields.get("stepped", ()))
     lists = {name: tuple(fields.get(name, ())) for name in ("units", "slots", "group", "bases")}

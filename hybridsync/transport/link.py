@@ -132,7 +132,7 @@ class SnapshotBackend(SnapshotSource, SnapshotLender, Protocol):
     """A holder at its own end of a link."""
 
 
-class Shard(ShardPort, BlockPort, Protocol):
+class ShardBackend(ShardPort, BlockPort, Protocol):
     """A server that is not the primary, at its own end of a link."""
 
 
@@ -162,7 +162,7 @@ class Services:
     chief: ChiefLink | None = None
     server: ServerPort | None = None
     parameters: ParameterPort | None = None
-    shard: Shard | None = None
+    shard: ShardBackend | None = None
     optimizer: OptimizerPort | None = None
     contribution_bytes: int = 0
     narrow_bytes: tuple[int, ...] = ()

@@ -30,7 +30,7 @@ _ANSWER_SECS = 1.0
 _POLL_SECS = 0.05
 
 
-class SlabService:
+class SumService:
     """Lets workers join; a thread of its own answers them and watches their processes.
 
     Args:
