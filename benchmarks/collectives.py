@@ -48,11 +48,11 @@ def member(kind: str, address: str, slot: int, members: int, size: int) -> None:
     os.dup2(2, 1)  # gloo writes to standard output
     everybody, backend = tuple(range(members)), collectives_of(kind)
     make_collectives = backend.join(Place(address, slot, everybody, "127.0.0.1", backend.num_devices))
-    from hybridsync.training.averaging import Part
+    from hybridsync.training.averaging import AveragedPart
     from hybridsync.training.buffer_layout import Layout
 
     contribution = brought(slot, size)
-    programs: Any = SimpleNamespace(contribution_layout=Layout.of(contribution), state=Part((), (), ()))
+    programs: Any = SimpleNamespace(contribution_layout=Layout.of(contribution), state=AveragedPart((), (), ()))
     communicator = make_collectives(programs).communicator(Phase(everybody))
     communicator.enter()
     parts = [brought(each, size)["floats"]["grads"] for each in everybody]

@@ -23,7 +23,7 @@ import grpc
 
 from hybridsync.security.credentials import Credentials
 from hybridsync.transport.grpc.dialling import make_channel
-from hybridsync.transport.grpc.token import KEY
+from hybridsync.transport.grpc.interceptors import TOKEN_KEY
 
 MOST_OPEN = 200
 """Connections that a silent flood holds at each port."""
@@ -145,7 +145,7 @@ class Flooder:
             ask = channel.unary_unary("/hybridsync.Chief/Lease")
             while True:
                 with contextlib.suppress(grpc.RpcError):
-                    ask(b"", timeout=2.0, metadata=((KEY, "0" * 64),))
+                    ask(b"", timeout=2.0, metadata=((TOKEN_KEY, "0" * 64),))
                 yield
 
     def _silent_streams(self, address: str) -> Iterator[None]:
@@ -153,7 +153,7 @@ class Flooder:
         with make_channel(address, Credentials.of(self._targets.credentials)) as channel:
             open_stream = channel.stream_stream("/hybridsync.OptimizerState/Upload")
             while True:
-                metadata = ((KEY, self._targets.token),)
+                metadata = ((TOKEN_KEY, self._targets.token),)
                 held.append(open_stream(self._nothing(), timeout=30.0, metadata=metadata))
                 yield
                 while len(held) >= NUM_STREAMS:

@@ -1,4 +1,4 @@
-"""Takes the commands of a run's user at its chief: `CommandPort`. What is refused changes nothing."""
+"""Takes the commands of a run's user at its chief: `CommandPort`. A refused command changes nothing."""
 
 from __future__ import annotations
 

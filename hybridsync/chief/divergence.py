@@ -18,7 +18,7 @@ from hybridsync.interfaces.messages import NON_FINITE
 
 MAX_IN_A_ROW = 10
 DIVERGED = "training has diverged"
-"""What the error of such a run begins with, and so its summary's."""
+"""The error of such a run, and the one in its summary, begin with these words."""
 
 
 class Divergence:

@@ -138,7 +138,7 @@ class GroupRounds:
         return self._has_come(request) or (request.number, request.serves) <= newest
 
     def _take_units(self, request: GroupRequest) -> None:
-        """Note what a worker tells of; what it is not sure to have told it tells again."""
+        """Note a worker's report; the worker repeats what it is not sure to have reported."""
         news = [applied for applied in request.applied if applied.unit not in self._applied]
         self._told.setdefault(request.worker, []).extend(news)
         self._applied.update((unit, unit + 1) for unit, _ in news)

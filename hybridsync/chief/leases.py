@@ -168,7 +168,7 @@ class Leases:
         self._doubted.setdefault(key, UnitSet()).update(self.ledger.leased(key))
 
     def trust_all(self) -> None:
-        """Lease every unit to whoever asks again: those that were to take it instead may hang."""
+        """Lease every unit again to any worker that asks: the ones meant to take it instead may hang."""
         self._doubted = {}
 
     def owners(self, ranges: Iterable[Range]) -> dict[int, int]:

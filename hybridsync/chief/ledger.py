@@ -214,7 +214,7 @@ class Ledger:
         return lost
 
     def adopt(self, holder: str, ranges: Iterable[Range]) -> None:
-        """Note that `holder` has `ranges` in hand, which another ledger leased; what has an end already is not."""
+        """Note that `holder` has `ranges` in hand, which another ledger leased; units that have ended are left out."""
         units = UnitSet(ranges)
         stop = max((stop for _, stop in units.ranges()), default=0)
         if stop > self._issued:

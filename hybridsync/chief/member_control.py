@@ -1,4 +1,4 @@
-"""The run's members as the controller sees them: who is there, where, with what, and whose place is empty."""
+"""Shows the controller the run's members: which are live, where, with which state, and which places are empty."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MemberControl:
         self._state, self._condition = state, state.condition
 
     def evict(self, worker: int, reason: str) -> None:
-        """Treat a live worker as lost; whoever started its process is to end it."""
+        """Treat a live worker as lost; the supervisor that started its process is to end it."""
         with self._condition:
             self._state.evict("worker", worker, reason)
 

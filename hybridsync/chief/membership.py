@@ -1,4 +1,4 @@
-"""Follows who takes part in a run: incarnations, liveness leases, who is late or quarantined. Reads no clock. Pure.
+"""Follows the members of a run: incarnations, liveness leases, late and quarantined ones. Reads no clock. Pure.
 
 A role is alive while its last sign of life is younger than the lease. A newer process under the same number fences the
 older one: its incarnation is refused from then on. The incarnation is the restart count of the process, which its

@@ -1,4 +1,4 @@
-"""Membership of the active phase: who has entered it, how far each has come, who is back. Pure: time is handed in."""
+"""Follows the members of the active phase: who has entered, how far each is, who is back. Pure: time is handed in."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PhaseMembership:
         self.doing[report.id] = Doing(report.doing, report.doing_secs, report.usual_secs, report.phase_id)
 
     def remove_worker(self, worker: int) -> None:
-        """Forget a worker that is gone; what it held is gone with it.
+        """Forget a worker that is gone, and the state that it held.
 
         One that had come back has done its part: its successor waits for the next phase.
         """

@@ -1,4 +1,4 @@
-"""The chief as the controller sees it: what it does with the run's state, reads of it, and waits for."""
+"""Gives the controller its view of the chief: it changes the run's state, reads it, and waits for it here."""
 
 from __future__ import annotations
 
@@ -229,9 +229,9 @@ class RunControl:
                 self.ledger.release(holder)
 
     def reclaim(self) -> dict[str, int]:
-        """Offer every leased unit of an asynchronous phase to whoever asks, though its holder may still push it.
+        """Offer every leased unit of an asynchronous phase to all workers, though its holder may still push it.
 
-        A unit is applied once, by the first push of it. Returns how many units each holder had.
+        A unit is applied once; the first push wins. Returns how many units each holder had.
         """
         with self._condition:
             held = self.ledger.holders()
@@ -270,7 +270,7 @@ class RunControl:
     # --- members of the phase ---
 
     def missing_drained(self) -> list[int]:
-        """Return live members of the phase that have not come back; who has not entered it is missing too."""
+        """Return live members of the phase that have not come back; one that has not entered it is missing too."""
         with self._condition:
             phase, live = self._state.leases.phase, self._state.members.workers.ids()
             return self._state.phase_members.outstanding(phase.members if phase else (), live)

@@ -62,7 +62,7 @@ OF_THE_JOB = ("cluster", "hosts", "certs", "sbatch", "ray_address", "cpus_per_ho
 """Flags that no host is passed: the job script says them in another way, or they are the scheduler's."""
 
 ANY_ADDRESS = "the address of each host"
-"""Where a cluster manager has yet to say which hosts there are: an address that is not this machine's alone."""
+"""Stands for an address that other machines can reach, while a cluster manager has not yet named the hosts."""
 
 
 def check_one_host() -> None:

@@ -24,7 +24,7 @@ class OutputLost(OSError):
 
 
 class _Lasting(io.FileIO):
-    """A descriptor whose writes always succeed: what the system refuses is left out."""
+    """A descriptor whose writes always succeed: it drops what the system refuses."""
 
     def write(self, data, /) -> int:
         try:

@@ -1,1 +1,1 @@
-"""Which hosts a run has, and which roles run where; pure."""
+"""Determines the hosts of a run, and which roles run on each; pure."""

@@ -12,7 +12,7 @@ from hybridsync.core.errors import ConfigError
 
 LOCAL, SLURM, RAY, SSH = "local", "slurm", "ray", "ssh"
 CLUSTERS = (LOCAL, SLURM, RAY, SSH)
-"""What --cluster may say; on `LOCAL` the command trains by itself."""
+"""Values of --cluster; with `LOCAL` the command trains by itself."""
 
 BELONGS = {
     "hosts": (SLURM, RAY, SSH),

@@ -13,10 +13,10 @@ HEAD = 0
 class RoleAssignment:
     """Says where the roles of a run belong, and where one goes whose host is away.
 
-    Every role has a home. Workers are divided among the hosts in blocks, so that neighbours meet on one host; servers
-    lie on different hosts, as far as there are some. A lost role starts again at home. Where its host has been away for
-    `patience_secs`, the role moves to another host: a worker to a free slot, a server to the host with the fewest of
-    them. A role stays where it runs when its home comes back.
+    Every role has a home. Workers are divided among the hosts in blocks, so that neighbours share a host. Servers are
+    spread over as many hosts as there are. A lost role starts again at home. If its host has been away for
+    `patience_secs`, the role goes to another one: a worker to a free slot, a server to the host with the fewest
+    servers. A role stays where it runs when its home comes back.
 
     >>> assignment = RoleAssignment(num_hosts=3, num_workers=4, num_servers=2)
     >>> [assignment.home("worker", worker) for worker in range(4)]

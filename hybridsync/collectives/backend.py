@@ -15,7 +15,7 @@ from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import GroupReply
 
 if TYPE_CHECKING:
-    from hybridsync.training.averaging import Part
+    from hybridsync.training.averaging import AveragedPart
     from hybridsync.training.compiled_programs import Programs
 
 
@@ -67,7 +67,7 @@ class Communicator(Protocol):
         """
         ...
 
-    def group_mean(self, reply: GroupReply, worker: int, part: Part) -> Part:
+    def group_mean(self, reply: GroupReply, worker: int, part: AveragedPart) -> AveragedPart:
         """Bring the part of `worker`; returns the mean of the members of its group.
 
         Raises:
@@ -81,7 +81,7 @@ class Communicator(Protocol):
         ...
 
 
-class Membership(Protocol):
+class CommunicatorPhase(Protocol):
     """Declares what a communicator has to know of a phase; a `Phase` has it."""
 
     @property
@@ -115,7 +115,7 @@ class Collectives(Protocol):
         """
         ...
 
-    def communicator(self, phase: Membership) -> Communicator:
+    def communicator(self, phase: CommunicatorPhase) -> Communicator:
         """Return the communicator of a phase; a process asks once a phase."""
         ...
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hybridsync.training.averaging import Part, part_of
+from hybridsync.training.averaging import AveragedPart, part_of
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.state import TrainState
 
@@ -68,35 +68,35 @@ class FlatPart:
       part: part of a state, for its shapes.
     """
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: AveragedPart) -> None:
         self._leaves, self._treedef = jax.tree.flatten(part)
         self._lists = jax.jit(self._split)
         self._tree = jax.jit(self._joined)
         self.flat = FlatContributions(Layout.of(jax.eval_shape(self._split, part)))
 
-    def split(self, part: Part, into: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def split(self, part: AveragedPart, into: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Pack a part `into` a buffer, or the own one; returns its float32 and int32 numbers, views of that."""
         return self.flat.split(jax.device_get(self._lists(part)), into)
 
-    def join(self, floats: np.ndarray, ints: np.ndarray) -> Part:
+    def join(self, floats: np.ndarray, ints: np.ndarray) -> AveragedPart:
         """Return the part of a sum's two buffers, on the default device, in memory of its own."""
         return jax.tree.map(jnp.array, self._tree(self.flat.join(floats, ints)))
 
-    def _split(self, part: Part) -> dict[str, Any]:
+    def _split(self, part: AveragedPart) -> dict[str, Any]:
         leaves = jax.tree.leaves(part)
         return {
             "floats": [leaf.astype(jnp.float32) for leaf in leaves if _is_float(leaf)],
             "ints": [leaf.astype(jnp.int32) for leaf in leaves if not _is_float(leaf)],
         }
 
-    def _joined(self, lists: dict[str, Any]) -> Part:
+    def _joined(self, lists: dict[str, Any]) -> AveragedPart:
         floats, ints = iter(lists["floats"]), iter(lists["ints"])
         leaves = [next(floats if _is_float(leaf) else ints).astype(leaf.dtype) for leaf in self._leaves]
         return jax.tree.unflatten(self._treedef, leaves)
 
 
 class FlatParts:
-    """Both kinds of parts of one run's state: without the optimizer's state and with it."""
+    """Holds both kinds of parts of one run's state: without the optimizer's state and with it."""
 
     def __init__(self, state: TrainState) -> None:
         self._kinds = {optimizer: FlatPart(part_of(state, optimizer=optimizer)) for optimizer in (False, True)}

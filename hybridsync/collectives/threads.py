@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from hybridsync.collectives.backend import Membership
+from hybridsync.collectives.backend import CommunicatorPhase
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import PhaseRevoked, WaitTimeout
 from hybridsync.interfaces.messages import GroupReply
-from hybridsync.training.averaging import Part, mean
+from hybridsync.training.averaging import AveragedPart, mean
 from hybridsync.training.compiled_programs import Programs
 
 DEADLINE_SECS = 600.0
@@ -104,7 +104,7 @@ class ThreadCommunicator:
 
     @property
     def met_at(self) -> float:
-        """When all had come to this thread's last sum or mean (see `Communicator.met_at`)."""
+        """Return when all had come to this thread's last sum or mean (see `Communicator.met_at`)."""
         return getattr(self._met, "at", 0.0)
 
     def enter(self) -> None:
@@ -126,12 +126,12 @@ class ThreadCommunicator:
             return (reasons,)
         return self._everybody.exchange(index, reasons, tuple)
 
-    def group_mean(self, reply: GroupReply, worker: int, part: Part) -> Part:
+    def group_mean(self, reply: GroupReply, worker: int, part: AveragedPart) -> AveragedPart:
         """Bring a part (see `Communicator.group_mean`)."""
         with self._lock:
             self._check()
             group = self._groups.setdefault(reply.sequence, Rendezvous(reply.members, self._deadline_secs))
-        average: Part = group.exchange(reply.members.index(worker), part, mean)
+        average: AveragedPart = group.exchange(reply.members.index(worker), part, mean)
         self._met.at = group.met_at
         with self._lock:
             self._groups.pop(reply.sequence, None)
@@ -163,6 +163,6 @@ class ThreadCollectives:
     def prepare(self, *, sums: bool, groups: bool) -> None:
         """Do nothing: threads sum with the run's own programs."""
 
-    def communicator(self, phase: Membership) -> ThreadCommunicator:
+    def communicator(self, phase: CommunicatorPhase) -> ThreadCommunicator:
         """Return a fresh communicator of the phase's members."""
         return ThreadCommunicator(phase.members, self._sum_up)

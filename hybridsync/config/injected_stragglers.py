@@ -176,7 +176,7 @@ class Straggler:
 
 
 class Stragglers:
-    """All stragglers of a run, asked by worker and unit.
+    """Holds all injected stragglers of a run, and looks them up by worker and unit.
 
     Args:
         text: as `Straggler.parse` reads it.

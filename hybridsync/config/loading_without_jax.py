@@ -1,8 +1,8 @@
 """A configuration's values for a process that must not load JAX: a supervisor, which only counts and compares them.
 
-The file is run here until it imports JAX. Where it does, the values come from a process of their own, which runs the
-whole file and applies the command line's changes; what it prints goes to stderr. The file's own dataclasses come back
-with their values and without their methods: a supervisor calls none of them.
+The file is run here until it imports JAX. If it does, another process runs the whole file, applies the command line's
+changes and returns the values; its output goes to stderr. The file's own dataclasses come back with their values and
+without their methods: a supervisor calls none of them.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from hybridsync.core.errors import ConfigError
 
 PREFIX = "recipe:"
 PACKAGE = "hybridsync.recipes"
-"""Where an installation has the files of `configs/` (see `package-dir` in pyproject.toml)."""
+"""The package in which an installation has the files of `configs/` (see `package-dir` in pyproject.toml)."""
 
 
 def located(name: str) -> Path:

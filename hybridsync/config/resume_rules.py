@@ -19,7 +19,7 @@ from hybridsync.config.run_config import RunConfig
 from hybridsync.core.errors import ConfigError, ResumeError
 
 FIXED = ("workload", "seed", "model", "optimizer", "data")
-"""What makes a run the run it is; all else may change when it resumes."""
+"""Fields that identify a run; all others may change when it resumes."""
 
 ABSENT = "nothing"
 

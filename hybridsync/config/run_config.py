@@ -201,7 +201,7 @@ class EmulationConfig:
 @checked
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything a run is asked to do.
+    """Holds everything that a run is asked to do.
 
     Args:
         workload: units to apply.

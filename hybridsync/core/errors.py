@@ -93,11 +93,11 @@ class AddressError(RefusedInput):
 
 
 class SchemaMismatch(RefusedInput):
-    """Two roles that disagree on the leaves of the state: other model, optimizer or version."""
+    """Two roles disagree on the leaves of the state: they have different models, optimizers or versions."""
 
 
 class VersionMismatch(RefusedInput):
-    """Two roles whose packages are not of one minor series."""
+    """The packages of two roles are not of one minor series."""
 
 
 class InvalidMessage(RefusedInput):

@@ -276,11 +276,11 @@ class UnitMap:
         self._count = sum(self._stops) - sum(self._starts)
 
     def discard_range(self, start: int, stop: int) -> None:
-        """Take the units `start <= u < stop` from whoever has them."""
+        """Take the units `start <= u < stop` from their owners."""
         self.discard(((start, stop),))
 
     def discard(self, ranges: Iterable[Range]) -> None:
-        """Take units from whoever has them."""
+        """Take units from their owners."""
         starts, stops = self._starts, self._stops
         for start, stop in ranges:
             at = bisect_right(stops, start)

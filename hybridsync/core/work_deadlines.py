@@ -142,7 +142,7 @@ class Watching(Protocol):
 
 
 class Unwatched:
-    """Nobody watches: the process is the user's own, or a test's."""
+    """Watches nothing: the process is the user's own, or a test's."""
 
     _PIECE = Piece("", UNLIMITED, 0.0)
     _CONTEXT = nullcontext()

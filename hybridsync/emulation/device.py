@@ -1,8 +1,7 @@
 """Emulated accelerators and injected stragglers: the gradient is really computed, the rest of the time is waited.
 
-Here waits what one worker does by itself: its units, and its part in a collective or an average. What it pushes and
-pulls is kept waiting at the primary (`hybridsync.emulation.link_delays`), which knows the transfers that share the
-port.
+This module delays the work that one worker does by itself: its units, and its part in a collective or an average. The
+primary delays pushes and pulls (`hybridsync.emulation.link_delays`), because it knows which workers share the port.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Emulated links: what workers push and pull takes as long as it would on them, whatever this machine carries faster.
 
-The bytes are really moved; for the rest of the time the caller that waits for them is kept waiting. That is done at the
-primary, for the links of the workers as for the port of the servers: every push and every pull passes there, it knows
-which of them share the port, and one model serves here and in the simulator (`emulation/link_model.py`). With several
-servers the primary stands for all of them: their ports together carry the whole of a push, evenly.
+The bytes are really moved; for the rest of the time the caller is kept waiting. That is done at the primary, for the
+links of the workers as for the port of the servers: every push and every pull passes there, it knows which of them
+share the port, and one model serves here and in the simulator (`emulation/link_model.py`). With several servers the
+primary stands for all of them: their ports together carry the whole of a push, evenly.
 
 Calls without a contribution or parameters are not kept waiting, nor are heartbeats, the hand-over of a state, or the
 optimizer states that workers take at a phase's start. Lock-step collectives and the averages of groups go from worker

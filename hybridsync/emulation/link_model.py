@@ -67,15 +67,19 @@ class Transfer:
       behind: seconds from the moment at which both have carried it to its arrival.
     """
 
-    __slots__ = ("_behind", "_own", "_port", "ended", "finish")
+    __slots__ = ("_behind", "_num_begun", "_own", "_port", "ended", "finish")
 
     def __init__(self, port: Direction | None, finish: float, ended: float, own: float, behind: float) -> None:
         self._port, self.finish, self.ended, self._own, self._behind = port, finish, ended, own, behind
+        self._num_begun = -1  # at the port when `ended` was computed: only a later begin changes it
 
     @property
     def arrives(self) -> float:
-        """When it has arrived, unless another transfer begins before that: then it may be later, and never sooner."""
-        ended = self.ended if self._port is None else self._port.end_of(self)
+        """Return when it arrives, unless another transfer begins before that: then it may be later, never sooner."""
+        port = self._port
+        if port is not None and self._num_begun != port.num_begun:
+            self.ended, self._num_begun = port.end_of(self), port.num_begun
+        ended = self.ended
         return (ended if ended > self._own else self._own) + self._behind
 
     @property
@@ -89,9 +93,13 @@ class Transfer:
 
 
 class Direction:
-    """One direction of a wire. Its time never goes back: what begins before the newest begin, begins then."""
+    """One direction of a wire. Its time never goes back: what begins before the newest begin, begins then.
 
-    __slots__ = ("_at", "_carried", "_incast", "_latency", "_link", "_port", "_rates", "_under_way")
+    Attributes:
+      num_begun: transfers that share the port and have begun so far.
+    """
+
+    __slots__ = ("_at", "_carried", "_incast", "_latency", "_link", "_port", "_rates", "_under_way", "num_begun")
 
     def __init__(self, link: float, port: float, latency: float, incast: float) -> None:
         self._link, self._port, self._latency, self._incast = link, port, latency, incast
@@ -99,6 +107,7 @@ class Direction:
         self._under_way: list[Transfer] = []  # in the order of their ends
         self._at = 0.0  # when a transfer last began or ended
         self._carried = 0.0  # bytes of each transfer in progress, counted from one begin on, at that time
+        self.num_begun = 0
 
     def begin(self, now: float, num_bytes: float, slow: Slowness = AS_FAST) -> Transfer:
         """Return the transfer that begins at `now`; the port is shared with it until its end."""
@@ -111,8 +120,13 @@ class Direction:
             return Transfer(None, 0.0, now + num_bytes / self._link, own, behind)
         if now > self._at:
             self._go_on(now)
-        transfer = Transfer(self, self._carried + num_bytes, 0.0, own, behind)
-        insort_right(self._under_way, transfer, key=_finish)
+        finish, under_way = self._carried + num_bytes, self._under_way
+        transfer = Transfer(self, finish, 0.0, own, behind)
+        if not under_way or under_way[-1].finish <= finish:
+            under_way.append(transfer)
+        else:
+            insort_right(under_way, transfer, key=_finish)
+        self.num_begun += 1
         return transfer
 
     def end_of(self, transfer: Transfer) -> float:

@@ -20,7 +20,7 @@ from hybridsync.interfaces.messages import GroupReply
 
 if TYPE_CHECKING:
     from hybridsync.collectives.backend import Communicator
-    from hybridsync.training.averaging import Part
+    from hybridsync.training.averaging import AveragedPart
 
 
 def emulates_rings(config: EmulationConfig) -> bool:
@@ -96,7 +96,7 @@ class DelayedCommunicator:
 
     @property
     def met_at(self) -> float:
-        """When all had come (see `Communicator.met_at`)."""
+        """Return when all had come (see `Communicator.met_at`)."""
         return self._communicator.met_at
 
     def enter(self) -> None:
@@ -113,7 +113,7 @@ class DelayedCommunicator:
         """Tell why contributions are missing (see `Communicator.gather`); so few bytes take no time."""
         return self._communicator.gather(index, reasons)
 
-    def group_mean(self, reply: GroupReply, worker: int, part: Part) -> Part:
+    def group_mean(self, reply: GroupReply, worker: int, part: AveragedPart) -> AveragedPart:
         """Bring a part (see `Communicator.group_mean`); the mean is here when the emulated ring has ended."""
         mean = self._communicator.group_mean(reply, worker, part)
         self._end_ring(reply.members, self._sizes.state if reply.optimizer else self._sizes.parameters)

@@ -52,7 +52,7 @@ class Ring:
 
     @property
     def arrives(self) -> float:
-        """When it has ended, unless another begins at one of its ports: then it may be later, and never sooner."""
+        """Return when it ends, unless another begins at one of its ports: then it may be later, never sooner."""
         late = max((transfer.arrives - alone for transfer, alone in self._passes), default=0.0)
         return self._alone + late if late > 0.0 else self._alone
 

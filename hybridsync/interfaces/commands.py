@@ -99,7 +99,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the task measured of the state at `units`."""
+    """Holds what the task measured of the state at `units`."""
 
     units: int
     figures: tuple[Figure, ...]
@@ -144,7 +144,7 @@ class HostUnits:
 
 @dataclass(frozen=True)
 class StatusReply:
-    """Where a run stands.
+    """Describes the current state of a run.
 
     Args:
       exit: how the run ended: "completed", "preempted" or "failed"; "" while it continues.

@@ -69,7 +69,7 @@ class Hello:
 
     @property
     def process(self) -> Process:
-        """Which process says this."""
+        """Return the process that says this."""
         return self.role, self.id, self.restart_count, self.pid
 
 
@@ -147,7 +147,7 @@ class PhaseRequest:
 
 @dataclass(frozen=True)
 class PhaseReply:
-    """`phase` to enter; or the run is over (`done`); or measure yourself by unit `probe`, unless -1; or ask again."""
+    """Names the `phase` to enter, or a unit to measure (`probe` >= 0), or says the run is `done`; or: ask again."""
 
     phase: Phase | None
     done: bool = False
@@ -300,7 +300,7 @@ class Push(NamedTuple):
     push_only: bool = False
 
 
-class Part(NamedTuple):
+class PushInUpdate(NamedTuple):
     """One push in an update: its units, the sequence of its parameters, and the weight of its gradient in the sum."""
 
     units: tuple[int, ...]
@@ -381,5 +381,5 @@ class RoleEvent:
 
     @property
     def process(self) -> Process:
-        """Which process it tells of."""
+        """Return the process that it tells of."""
         return self.role, self.id, self.restart_count, self.pid

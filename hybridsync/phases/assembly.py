@@ -14,7 +14,7 @@ from hybridsync.interfaces.ports import PhaseIds, ServerPort, SnapshotSource
 from hybridsync.phases.capture_stage import CaptureStage
 from hybridsync.phases.checkpointing import Commits
 from hybridsync.phases.commit_stage import CommitStage
-from hybridsync.phases.controller import Controller
+from hybridsync.phases.controller import Controller, Stages
 from hybridsync.phases.controller_state import ControllerState
 from hybridsync.phases.enter_servers import Begin, ServerEntry, side_by_side
 from hybridsync.phases.entry_stage import EntryStage
@@ -29,13 +29,12 @@ from hybridsync.phases.rejoining import Rejoining
 from hybridsync.phases.reporter import Reporter
 from hybridsync.phases.run_stage import RunStage
 from hybridsync.phases.save_schedule import SaveSchedule
-from hybridsync.phases.stages import Stages
 from hybridsync.policies.online import Policy, policy_of
 from hybridsync.telemetry.switch_costs import StageTimer
 from hybridsync.training.run import Run
 
 LONG_UNIT_SECS = 6.0
-"""What a restarted chief takes a unit for, until it has seen one."""
+"""A restarted chief assumes that a unit takes this long, until it has seen one."""
 
 
 def assemble(

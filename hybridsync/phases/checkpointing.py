@@ -81,7 +81,7 @@ class Commits(Protocol):
 
 
 class _Answer:
-    """Puts what the block raises into a future, whoever waits there: no error ends the thread that carries it."""
+    """Puts an error of the block into a future, for the caller that waits there: no error ends the thread itself."""
 
     def __init__(self, future: Future) -> None:
         self._future = future

@@ -1,12 +1,11 @@
 """Asks the online policy how a lock-step stage is to be carried out, and keeps who is left out and what is detoured.
 
-Here alone a policy is asked, for every runtime and the simulator. What it wants otherwise than it is becomes a phase
-change by the one mechanism: other members or shares regroup, as for a join, and another protocol is a switch that is
-committed.
-A decision changes the schedule where the next phase is entered, and only if the stage is not done by then.
+The policy is asked only here, for every runtime and the simulator. A change that it wants becomes a phase change by the
+one mechanism: other members or shares regroup, as for a join, and another protocol is a switch that is committed. A
+decision changes the schedule where the next phase is entered, and only if the stage is not done by then.
 
-What the run's user has ordered comes before all of this: for the rest of its stage the ordered protocol is what is
-entered, with all workers, and neither the policy nor the trigger is asked. It is a switch by the same mechanism.
+An order of the run's user comes before all of this. For the rest of its stage the run enters the ordered protocol, with
+all workers, and asks neither the policy nor the trigger. It is a switch by the same mechanism.
 
 A restarted chief knows the detours from the last commit and from the phase that its roles are in; its detector, and so
 its policy, begin anew. A resumed run begins with its plan's stage and all workers; an early end that was decided before
@@ -171,7 +170,7 @@ class PolicyDriver:
         return self.schedule.at(units)
 
     def members(self) -> tuple[int, ...]:
-        """Return who takes part in lock-step: who lives and is not left out; everybody where that is nobody."""
+        """Return the members of lock-step: the live workers that are not left out; all live ones if none remain."""
         live, out = self._control.members.live_workers(), self._out(self._holds)
         return tuple(worker for worker in live if worker not in out) or live
 
@@ -251,7 +250,7 @@ class PolicyDriver:
         return True
 
     def _living(self, action: Action) -> Action:
-        """Return an action without those who are gone: who takes the place of one is another."""
+        """Return an action without the workers that are gone; a successor in a place is another worker."""
         if not isinstance(action, ExcludeWorkers):
             return action
         out = tuple(worker for worker in action.workers if worker in self._control.members.live_workers())

@@ -20,7 +20,7 @@ THREADS_STUCK_SECS = 60.0
 FIRST_STEP_SECS = 600.0
 """Before the phase's first step, or a worker's first unit in it, roles may be compiling."""
 SILENT_SHARE = 0.5
-"""Of that time without a heartbeat: who is stopped, and not only waiting for others."""
+"""Of that time without a heartbeat: a worker that is stopped, and not only waiting for others."""
 STEPS = 10
 """How many times its own recent step a lock-step phase may stand still, and a worker its own recent unit."""
 

@@ -21,10 +21,10 @@ GATHER_SECS = 2.0
 EXPIRE_SECS = 0.25
 """Between two looks at who has not been heard of."""
 GONE = ""
-"""Where a snapshot is that nobody keeps any more."""
+"""The address of a snapshot that no role keeps any more."""
 
 UNREACHED = (RoleLost, StalePhase, WaitTimeout)
-"""What a call on a role that is gone, or has gone on, ends with."""
+"""The errors of a call on a role that is gone, or is in a later phase."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Recovery:
         self._cuts: list[tuple[int, int]] = []
 
     def gather(self, phase: Phase, captured: tuple[Snapshot, str], unit_secs: float) -> Found:
-        """Call everybody back and return the newest state; whoever does not come back in time is evicted.
+        """Call everybody back and return the newest state; a worker that does not come back in time is evicted.
 
         Args:
           phase: phase that broke.

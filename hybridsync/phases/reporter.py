@@ -229,7 +229,7 @@ class Reporter:
     # --- the beat ---
 
     def _came_and_went(self, reports: ReportBuffer) -> None:
-        """Write which processes are new and which are gone: what a place lost stands before who takes it next."""
+        """Write which processes are new and which are gone: the loss of a place stands before its next holder."""
         new = {hello.process for hello in reports.joined}
         quick = [lost for lost in reports.lost if lost.process in new]
         for lost in reports.lost:

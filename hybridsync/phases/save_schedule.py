@@ -67,6 +67,7 @@ class SaveSchedule:
         self._evaluations: deque[tuple[int, Future]] = deque()
         self._next_save = self._save_secs = self._retry_secs = self._awaited_secs = 0.0
         self._next_evaluation = run.config.telemetry.evaluate_units or None
+        self._of_run = {"config": to_json(run.config), "source": run.describe_source()}
 
     @property
     def secs_to_retry(self) -> float:
@@ -88,8 +89,7 @@ class SaveSchedule:
         """Begin to commit `snapshot`, which `source` keeps."""
         self.submitted = snapshot
         record: dict[str, Any] = {
-            "config": to_json(self._run.config),
-            "source": self._run.describe_source(),
+            **self._of_run,
             "phase": phase_number,
             "sequence": snapshot.held.sequence,
             "fingerprint": snapshot.held.fingerprint,

@@ -40,7 +40,7 @@ from hybridsync.interfaces.commands import Order
 from hybridsync.policies.plan_checks import CheckOrder, checked_order
 
 DETOUR = "asp"
-"""Where a detour goes when the plan names no asynchronous protocol next."""
+"""The protocol of a detour when the plan names no asynchronous protocol next."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ A run starts, and resumes, in RESERVE: the starting state is already captured. A
 whatever stage it is: GATHER finds the newest state that a role holds, and a phase is entered from it as after any
 capture. A regroup (members joined, or a policy leaves some out) is a begin that needs no commit.
 
-What the machine guarantees: leases stop before the state is captured; a phase is durable before any role hears of it;
-two phases are never active; a switch begins only when the last one is committed.
+The machine guarantees: leases stop before the state is captured; a phase is durable before any role hears of it; two
+phases are never active; a switch begins only when the last one is committed.
 
     >>> state, commands = advance(Switching(step=Step.RUN, phase_number=3), Begin())
     >>> state.step.name, commands

@@ -18,14 +18,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 SWITCH_SECS = 0.5
-"""What a switch is taken to cost before this run has made one like it."""
+"""The assumed cost of a switch before this run has made one like it."""
 EPISODE_SECS = 20.0
-"""How long a straggler is taken to stay one before this run has seen one recover."""
+"""The time that a straggler is assumed to stay one, before this run has seen one recover."""
 
 
 @dataclass(frozen=True)
 class AsPlanned:
-    """Lock-step of everybody who lives."""
+    """Keeps the plan: lock-step of all live workers."""
 
     @property
     def name(self) -> str:
@@ -35,7 +35,7 @@ class AsPlanned:
 
 @dataclass(frozen=True)
 class ExcludeWorkers:
-    """Lock-step of the others: `workers`, ascending, are left out, and measure themselves meanwhile."""
+    """Leaves `workers` (ascending) out of lock-step; they measure themselves meanwhile."""
 
     workers: tuple[int, ...]
 
@@ -47,7 +47,7 @@ class ExcludeWorkers:
 
 @dataclass(frozen=True)
 class TemporaryProtocol:
-    """Another protocol for a while, as written in a plan; the units of lock-step that are left are done later."""
+    """Enters another protocol for a while, written as in a plan; the remaining lock-step units are done later."""
 
     spec: str
 
@@ -59,9 +59,12 @@ class TemporaryProtocol:
 
 @dataclass(frozen=True)
 class WeightedShares:
-    """Lock-step of everybody who lives, with several units of a step for some: (worker, units) of those it names.
+    """Gives some workers several units of each lock-step step, in which all live workers take part.
 
     A worker that is not named, because it came later, takes one.
+
+    Args:
+      units: (worker, units) of each of these; the others have one.
     """
 
     units: tuple[tuple[int, int], ...]

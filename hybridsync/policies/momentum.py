@@ -17,7 +17,7 @@ resume and every replay have the same one. With n workers and m the coefficient 
 The stretch is `policy.ramp` of the workload, a quarter by default: the authors' eight stages took 2,000 of 64,000 steps
 each, and their increments with 8 workers 6,400 each (`ramp_steps` with a ramp of .3).
 
-A protocol is asynchronous if its updates are of fewer units than there are workers, on older parameters. Where the
+A protocol is asynchronous here if its updates are of fewer units than there are workers, on older parameters. If the
 batch stays, as with GBA, there is nothing to handle.
 
 Source: Li et al., Sync-Switch, ICDCS 2021, section IV; the lengths of the ramps are those of the authors' code, their

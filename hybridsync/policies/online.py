@@ -141,7 +141,7 @@ class PlainGreedy:
 
 @dataclass(frozen=True)
 class PlainElastic:
-    """Lock-step without whoever was a straggler once, up to the planned switch, as the paper has it.
+    """Leaves out every worker that was a straggler once, up to the planned switch, as the paper has it.
 
     If no other worker would be left, the members stay.
     """
@@ -160,10 +160,10 @@ class PlainElastic:
 
 @dataclass(frozen=True)
 class Elastic:
-    """Lock-step of the members who do most units a second, where the change of members is worth it.
+    """Chooses the lock-step members that do most units a second, where the change of members is worth it.
 
     Only stragglers are left out, the slowest first, and only where the others do more units a second without them by
-    `margin`. A worker that is left out stays so until it is not a straggler any more: one good measure is not to call
+    `margin`. A worker that is left out stays out until it is no straggler any more: one good measurement does not call
     it back.
 
     What leaving some out saves is counted for as long as they are expected to be slow. If they are well before the
@@ -218,7 +218,7 @@ class Elastic:
 
 @dataclass(frozen=True)
 class Rebalance:
-    """Lock-step of everybody, each with as many units of a step as it gets done while the slowest does its own.
+    """Gives each worker as many units of a lock-step step as it gets done while the slowest does its own.
 
     No member gets more than one unit while there is no straggler: measured rates scatter. While there is one, the
     shares follow the rates wherever that is faster by `margin`, and saves more than the changes of shares cost, counted
@@ -274,7 +274,7 @@ class Rebalance:
 
     @staticmethod
     def _rates(view: View) -> list[float]:
-        """Return the rates of the live: who is well and about as fast as the others who are counts as just as fast."""
+        """Return the rates of the live workers; healthy ones of about the same speed count as equally fast."""
         well = [view.units_per_sec_of(worker) for worker in view.live if worker not in view.slow]
         median = statistics.median(well or (0.0,))
 

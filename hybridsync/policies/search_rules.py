@@ -76,7 +76,7 @@ class Rules:
         this probability; 0 makes every run.
       finest: smallest distance of two settings that are distinguished.
       hint: share to confirm instead of searching: it is tried first, and doubled as long as it is not good enough. It
-        needs a target. What is smaller is not tried, so the answer is as small as the hint was right.
+        needs a target. Smaller shares are not tried, so the answer is only as small as the hint.
       accuracy: accuracy by which runs are judged: "end", the one at their end, or "converged", the one at which they
         converged.
 

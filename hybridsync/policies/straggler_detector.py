@@ -8,9 +8,9 @@
     >>> [(decision.worker, decision.flagged, decision.rate) for decision in decisions]
     [(3, True, 25.0)]
 
-A worker's units make up windows, of ten by default, and windows make up rounds: a round ends when every worker that
-takes part has closed another window. A worker that closed several meanwhile is judged by all of them, so that the
-workers of a round are compared over the same stretch of time: what slows all workers down at once makes none of them a
+A worker's units make up windows, of ten by default, and windows make up rounds: a round ends when every participating
+worker has closed another window. A worker that closed several meanwhile is judged by all of them, so that the workers
+of a round are compared over the same stretch of time. A slowdown that hits all of them at once makes no worker a
 straggler.
 
 Source: the detector of Sync-Switch (Li et al., ICDCS 2021), reconstructed as `PaperRule`, with its known weaknesses;
@@ -72,7 +72,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class PaperRule:
-    """Slow is whose throughput is below mean - k std of the cluster: Sync-Switch, section IV; reconstruction.
+    """Takes a worker below mean - k std of the cluster's throughput for slow: Sync-Switch, IV; reconstruction.
 
     k equal stragglers of n have a z-score of sqrt((n - k) / k), however slow they are: at half the cluster no worker is
     ever flagged. In any window 16 % of healthy workers are below mean - std, so that only `consecutive` keeps them from
@@ -99,7 +99,7 @@ class PaperRule:
 
 @dataclass(frozen=True)
 class RobustRule:
-    """Slow is who is below the median by more than the cluster's scatter, and by a tenth at least.
+    """Takes a worker for slow if it is below the median by more than the cluster's scatter, and by a tenth at least.
 
         threshold = min(floor * median, median - k * 1.4826 * MAD)
 
@@ -160,7 +160,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Judged:
-    """All workers, as a detector holds them.
+    """Holds the judgements of all workers.
 
     Args:
       flagged: stragglers, ascending.
@@ -248,7 +248,7 @@ class Detector:
         return {worker: rate * self._speeds.get(worker, 1.0) for worker, rate in known if rate is not None}
 
     def forget(self, worker: int) -> None:
-        """Let go of a worker that is gone; who takes its place begins anew."""
+        """Forget a worker that is gone; its successor begins anew."""
         self._watched.pop(worker, None)
         self._late.discard(worker)
         self._flagged = None

@@ -1,8 +1,8 @@
 """Defines a synchronisation protocol: a worker program that yields effects, and a server rule. Neither does IO.
 
-A *worker program* is a generator; what it yields is an effect, what comes back is the effect's result, an opaque
-handle the program only passes on. A *server rule* is a state machine: a push arrives, out come actions. Drivers
-carry both out: threads in one process, processes over gRPC, or a simulator in virtual time.
+A *worker program* is a generator; it yields an effect and is sent the effect's result, an opaque handle the program
+only passes on. A *server rule* is a state machine: a push arrives, out come actions. Drivers carry both out: threads in
+one process, processes over gRPC, or a simulator in virtual time.
 
 The effects of the list below are the whole vocabulary; an engine that meets any other effect fails at once. A revoked
 phase is `PhaseRevoked`, thrown into the program at its next yield and not to be caught by it.
@@ -57,7 +57,7 @@ class Outer(NamedTuple):
 
 
 Change = Literal["optimizer", "add", "replace"] | Outer
-"""What an update does with the mean of its contributions: hands it to the run's optimizer, subtracts it, or `Outer`.
+"""How an update uses the mean of its contributions: it hands it to the run's optimizer, subtracts it, or `Outer`.
 
 Under "replace" workers that make local updates push where they came to instead of the way there, and the update takes
 that over: for one worker, whose parameters no other worker changes, the same without the rounding of a difference.
@@ -363,7 +363,7 @@ class ServerRule(ABC):
 
 
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
-"""What gradients and parameters travel as between workers and servers (see `hybridsync.training.wire`)."""
+"""Number formats of gradients and parameters on their way between workers and servers (see `training/wire.py`)."""
 
 
 class Protocol(ABC):
@@ -375,7 +375,8 @@ class Protocol(ABC):
     name: ClassVar[str]
     mode: ClassVar[SyncMode]
     awaits_workers: ClassVar[bool] = False
-    """Whether its rule lets a worker wait for others: then it hears who is idle, and who is absent from the start."""
+    """Whether its rule may make a worker wait for others; if so, it is told who is idle, and who is absent from the
+    start."""
     local_updates: ClassVar[bool] = False
     """Whether workers make local updates, each with an optimizer state of its own (SERVER mode)."""
 
@@ -417,7 +418,7 @@ class Protocol(ABC):
 
     @property
     def units_between_rounds(self) -> int:
-        """How many units a worker of a group phase computes between two of its group rounds."""
+        """Return the number of units that a worker of a group phase computes between two of its group rounds."""
         return 1
 
     @property
@@ -427,7 +428,7 @@ class Protocol(ABC):
 
     @property
     def wire_dtype(self) -> str:
-        """What gradients and parameters travel as between workers and servers."""
+        """Return the number format of gradients and parameters on their way between workers and servers."""
         return FLOAT32
 
     @property

@@ -3,9 +3,10 @@
     server: hold g_i(w_t) until every worker has pushed;  w_{t+1} <- optimizer(w_t, mean_i g_i(w_t), rate = n * eta);
             reply w_{t+1} to all
 
-A worker that has no unit, or is gone, is not waited for: m gradients then make an update of rate m * eta. A push on an
-older version, of a worker that was not waited for, is dropped, and a fresh unit takes the place of its one. The
-mathematics are those of `bsp`; the transfers are through the server, and a worker's death does not pause the others.
+The server does not wait for a worker that has no unit or is gone: m gradients then make an update of rate m * eta. It
+drops a push on an older version, from a worker that it did not wait for, and a fresh unit takes the place of the
+dropped one. The mathematics are those of `bsp`; the transfers are through the server, and a worker's death does not
+pause the others.
 
 Source: bulk synchronous parallel with a parameter server, as Sync-Switch (Li et al., ICDCS 2021) runs it; idleness is
 ours.

@@ -4,8 +4,8 @@
             w <- optimizer(w, mean of the n, rate = n * eta).  A g_i more than `tolerance` updates old is dropped.
 
 No worker waits for another, yet each update has the batch size and the rate of BSP with n workers, so that a switch
-between them needs other hyperparameters on neither side. Staleness counts updates of a whole batch. What is held is
-outstanding: if its worker is lost its units are issued again.
+between them needs other hyperparameters on neither side. Staleness counts updates of a whole batch. A held push is
+outstanding: if its worker is lost, its units are issued again.
 
 Source: Su, Zhang, Xu et al., "GBA: a tuning-free approach to switch between synchronous and asynchronous training for
 recommendation models", NeurIPS 2022 (arXiv 2205.11048). There too stale gradients get weight 0 in a batch that is

@@ -76,7 +76,7 @@ class GroupRule(ABC):
     # --- what a driver reports; each method returns the groups that start now ---
 
     def on_join(self, worker: int) -> None:
-        """Count on `worker` from now on; who comes late is no further behind than the fastest is."""
+        """Count on `worker` from now on; a late one begins as far along as the fastest."""
         if worker not in self._present:
             self._present[worker] = None
             self._counts[worker] = max(self._counts.values(), default=0)
@@ -135,7 +135,7 @@ class GroupRule(ABC):
         return self._settle(at) if at >= self.due else []
 
     def synchronise(self, at: float) -> list[Group]:
-        """Make the next group round one of everybody: what was made and has not started is dissolved."""
+        """Make the next group round one of everybody: groups that were made and have not started are dissolved."""
         self._synchronising = True
         self._dissolve()
         return self._settle(at)
@@ -172,7 +172,7 @@ class GroupRule(ABC):
 
     @abstractmethod
     def _dissolve(self) -> None:
-        """Forget the groups that have not started: whoever waits goes to a group round of everybody."""
+        """Forget the groups that have not started: waiting workers go to a group round of everybody."""
 
     def _measure(self, worker: int, at: float, average_secs: float) -> None:  # noqa: B027
         """Note how long ago a worker's last group started, and what its average took; nobody has to."""
@@ -195,8 +195,7 @@ class GroupRule(ABC):
             return [self._start(group) for group in self._ready(at)]
         started = []
         if self._closing:
-            # A worker with work left must not wait for those that have none: it continues alone, and comes for good
-            # later.
+            # A worker with work left does not wait for those without: it continues alone, and comes for good later.
             self._dissolve()
             started = [self._start(Group((worker,))) for worker, last in [*self._waiting.items()] if not last]
         if self._present and all(map(self._has_come, self._present)):
@@ -220,7 +219,7 @@ FORGET = 0.2
 
 
 class Arrivals(GroupRule):
-    """Whoever is ready within a short wait forms the group; the wait follows the gaps between arrivals.
+    """Groups the workers that are ready within a short wait; the wait follows the gaps between arrivals.
 
     The first to come waits `patience` mean gaps between two arrivals of any worker, or until `size` workers are there.
     Every `period` group rounds of each worker all workers are called, so that no two workers are apart for long.
@@ -313,7 +312,7 @@ class Scheduled(GroupRule):
         return tuple(w for w in self._group(worker) if w not in self._waiting or self._counts[w] != number)
 
     def _forget(self, worker: int) -> None:
-        """Do nothing: whoever is idle or gone is in no group."""
+        """Do nothing: a worker that is idle or gone is in no group."""
 
     def _dissolve(self) -> None:
         """Do nothing: the schedule stays."""

@@ -1,4 +1,4 @@
-"""How many workers a group has: a fixed number, or the most that cost little, as measured. Pure.
+"""Chooses the number of workers in a group: a fixed one, or the largest that costs little, as measured. Pure.
 
 A worker's time from one request to the next is a wait for its group, an average, and computing. With `size=auto` groups
 grow while the first two together take no more than `SHARE` of it, and shrink where they take more. A size that was too

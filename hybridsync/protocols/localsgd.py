@@ -5,10 +5,10 @@
 
 The optimizer state is each worker's own; at the end of the phase it is the mean of theirs. With H = 1 and plain SGD
 this is BSP, whose rate n * eta it therefore has by default, so that a switch between them changes no rate (post-local
-SGD does the same); `scale` is another factor on eta. A push carries all of its units or none. A worker that has no
-unit, or is gone, is not waited for: the differences of m workers are still divided by n, as a short lock-step update
-has the rate m * eta, and a unit weighs the same, whichever workers are there. One worker alone pushes x_i itself, and w
-takes its place: the plain loop, bit for bit.
+SGD does the same); `scale` is another factor on eta. A push carries all of its units or none. The server does not wait
+for a worker that has no unit or is gone: it still divides the differences of m workers by n, as a short lock-step
+update has the rate m * eta, and a unit weighs the same, whichever workers are there. One worker alone pushes x_i
+itself, and w takes its place: the plain loop, bit for bit.
 
 Source: McMahan et al., arXiv 1602.05629; Stich, arXiv 1805.09767; Lin et al. (post-local SGD), arXiv 1808.07217. The
 division by n in a short round, and that the last rounds of a phase may have fewer than H units, are ours.

@@ -32,9 +32,10 @@ and the worker waits for the reply to each push, which brings W, before it compu
     none       no factor; the schedule is read at the worker's own progress alone, as in the public code
 
 **Staleness**, in updates, has no bound. With the gate it is at most (n - 1)(2s + 3) + 2. A pull begins when the reply
-to i's push at its clock c is here, so no other clock is below c - s. What is computed on it arrives when i's clock is c
-+ 2 and the push before it was answered, so no other clock is above c + 2 + s + 1; two of the updates between are i's
-own. Without overlap it is SSP's (n - 1)(2s + 1). A worker that was not waited for may exceed that; its push is dropped.
+to i's push at its clock c is here, so no other clock is below c - s. The gradient computed on it arrives when i's clock
+is c + 2 and the push before it was answered, so no other clock is above c + 2 + s + 1; two of the updates between are
+i's own. Without overlap it is SSP's (n - 1)(2s + 1). A worker that the others did not wait for may exceed that; its
+push is dropped.
 
 Source: Jin, Xu, Guo, Hu, Yeung, "PS+", IEEE TPDS 33(12), 2022, doi 10.1109/TPDS.2022.3200518; the loop and the server's
 d / n are those of the authors' public demo, which runs without a gate. Reconstruction: the three modulations, of which
@@ -76,7 +77,7 @@ MODULATIONS = ("progress", "staleness", "schedule", "none")
 UNGATED = -1
 """The `staleness` of a plan that lets nobody wait."""
 LOWEST_FACTOR = 0.1
-"""Of the modulation by progress: who is far behind still moves."""
+"""The least factor of the modulation by progress, so that a worker far behind still moves."""
 
 
 class _Shared(Gate):

@@ -3,8 +3,8 @@
     server: w <- optimizer(w, g_i, rate = eta) on arrival;  clock_i += 1;  reply w to i as soon as
             clock_i - min_j clock_j <= s
 
-s = 0 is lock-step with n updates a round. A worker that joins begins at the slowest one's clock. A worker that has no
-unit, or is gone, is not waited for.
+s = 0 is lock-step with n updates a round. A worker that joins begins at the slowest one's clock. The server does not
+wait for a worker that has no unit or is gone.
 
 **Staleness**, in updates, is at most (n - 1)(2s + 1): when i is answered at its clock c, no other clock is below c - s;
 before its next push arrives the slowest clock is at most c, so any other worker begins its last iteration at c + s or
@@ -25,7 +25,7 @@ from hybridsync.protocols.server_protocol import ServerProtocol, WaitingRule, ch
 
 
 class Gate(WaitingRule):
-    """Applies on arrival, and lets whoever is too far ahead of the slowest wait for the reply.
+    """Applies on arrival, and lets a worker that is too far ahead of the slowest wait for the reply.
 
     Args:
       members: worker ids of the phase.

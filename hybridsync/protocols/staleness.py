@@ -8,8 +8,8 @@ tau is the staleness of a push when it is applied: updates since the parameters 
     dc              the server applies g + lambda * g * g * (w_now - w_base), lambda = .04
     dc_adaptive     the same with lambda / sqrt(v), v <- m * v + (1 - m) * g * g per entry, lambda = 2, m = .95
 
-The last two are not wrappers: a protocol states its `Compensation`, and the holder of w_now and w_base computes it. v
-begins at 0 with each phase. `rate` and `cut` change a rule's actions here.
+The last two are not wrappers: a protocol states its `Compensation`, and the server, which holds w_now and w_base,
+computes it. v begins at 0 with each phase. `rate` and `cut` change a rule's actions here.
 
 A drop is final: a fresh unit takes the place of the one dropped, and the worker continues from the newest parameters.
 

@@ -156,7 +156,7 @@ class _ProgramRun:
 
 
 class Retracer:
-    """All workers of one phase.
+    """Computes all workers of one phase again.
 
     Args:
       protocol: protocol of the phase.

@@ -60,7 +60,7 @@ class PhaseBar:
 
 @dataclass(frozen=True)
 class Stretch:
-    """From when to when a worker was there, or was marked as slow."""
+    """The span of time in which a worker was there, or was marked as slow."""
 
     worker: int
     begin: float
@@ -292,7 +292,7 @@ def _stalls(record: Record, phases: Sequence[PhaseBar]) -> tuple[Stall, ...]:
 
 
 def _busy(trace: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return each worker's seconds by span name; what a span encloses is counted once, as the inner one.
+    """Return each worker's seconds by span name; time inside an inner span is counted once, as the inner one's.
 
     Work in the background of the training took none of them.
     """

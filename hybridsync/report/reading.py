@@ -44,7 +44,7 @@ SETTING = {
     "accepted": "true, false or null",
     "verdict": "a text",
 }
-"""What a search's record, and each of its settings, hold."""
+"""The fields of a search's record, and of each of its settings."""
 
 LINES = {
     **dict.fromkeys(("t", "wall", "units", "examples", "ts", "dur", "pid", "tid"), "a number"),
@@ -60,7 +60,8 @@ LINES = {
     **dict.fromkeys(("staleness", "compute_secs", "wait_secs", "sent_bytes", "received_bytes"), "numbers by name"),
     "applied_by": "counts by host and worker",
 }
-"""What lines of events, metrics and the timeline hold under a name. One of another kind is left out, and counted."""
+"""The kind of value under each name, in lines of events, metrics and the timeline. Other lines are skipped and
+counted."""
 
 FIGURES = {"workload", "unit_size", "workers", "servers", "examples", "seconds"} | {
     *("issued", "applied", "dropped", "outstanding", "rolled_back"),

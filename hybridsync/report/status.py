@@ -30,7 +30,7 @@ STARTING, ENDING, UNREACHED = "starting", "ending", "running, not reachable"
 
 @dataclass(frozen=True)
 class RunStatus:
-    """Where a run stands, and its state in a word or two."""
+    """Describes the current state of a run, and names it in a word or two."""
 
     state: str
     status: StatusReply

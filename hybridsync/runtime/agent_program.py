@@ -1,7 +1,7 @@
 """The program of a further host: passes orders of the run's supervisor to the host's agent, and events back.
 
-It ends with the run. Where the head is away, it ends what runs here when its lease is over, and attaches again when the
-head is back; a head that was started anew finds hosts on which nothing runs.
+It ends with the run. While the head is away, it kills the roles of this host when its lease is over, and attaches again
+when the head is back. A head that was started anew therefore finds hosts on which no role runs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TURN_SECS = 60.0
 
 
 class AgentProgram:
-    """Be a further host of a run, until the run ends.
+    """Serves as a further host of a run, until the run ends.
 
     Args:
       spec: describes how roles are started on this host.
@@ -89,8 +89,8 @@ class AgentProgram:
     def run(self) -> int:
         """Attach, do as told, and return the run's exit code; 70 where the head is gone, 75 where a signal ends this.
 
-        SIGTERM, SIGINT and SIGHUP (unless it is ignored) take this host out of the run: what runs here is killed, and
-        the others go on. Where the head has the run saved, this host stays until that is done; a second SIGTERM or
+        SIGTERM, SIGINT and SIGHUP (unless it is ignored) take this host out of the run: its roles are killed, and the
+        others go on. If the head is having the run saved, this host stays until that is done; a second SIGTERM or
         SIGINT does not wait.
 
         Raises:

@@ -1,8 +1,8 @@
-"""The head's side of the exchange with its agents: who is attached, what they told, what they are to do. No IO.
+"""Holds the head's side of the exchange with its agents: which are attached, their events, their orders. No IO.
 
-An attachment is a session. It ends when its lease ends, or when another session takes its host's place. What ran under
-it is gone then: an agent kills its processes before it attaches again, and they die with it. So the supervisor hears of
-each session in this order: attached, events, ended.
+An attachment is a session. It ends when its lease ends, or when another session takes its host's place. Its roles are
+gone then: an agent kills its processes before it attaches again, and they die with it. So the supervisor hears of each
+session in this order: attached, events, ended.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class AgentSessions:
                 self._end(session, reason)
 
     def end(self, line: str, secs: float) -> None:
-        """Send a last line to each agent, and wait until all have it; whoever attaches later gets it first.
+        """Send a last line to each agent, and wait until all have it; an agent that attaches later gets it first.
 
         A host that was lost by silence less than a lease ago is waited for, too: its agent probably lives, and is about
         to attach again. Without a head it would look for one for minutes, and end as after a fault.

@@ -12,7 +12,7 @@ from hybridsync.runtime.supervisor_spec import SupervisorSpec
 
 
 class Step(enum.Enum):
-    """What is to be done about the hosts that are missing."""
+    """Names the next step about the hosts that are missing."""
 
     WAIT, BEGIN, GO_ON_WITHOUT, FAIL = range(4)
 
@@ -20,11 +20,11 @@ class Step(enum.Enum):
 class Beginning:
     """Waits for the hosts of a run while its workers have not met in their process group.
 
-    A run begins when every host is there; with `min_workers`, some seconds after it has as many. Where a host is
-    missing for `attach_secs`, others with free slots take its roles; or the run begins without its workers, if it has
-    as many as it needs; or it ends. One host begins at once.
+    A run begins when every host is there; with `min_workers`, some seconds after it has as many. If a host is missing
+    for `attach_secs`, others with free slots take its roles; or the run begins without its workers, if it has as many
+    as it needs; or it ends. One host begins at once.
 
-    Once its workers have met, the run is in progress. Where they are to meet in another group then, and a host is away,
+    Once its workers have met, the run is in progress. If they are to meet in another group then, and a host is away,
     they wait for `patience_secs` and continue in a group without it. With fewer than `min_workers` they wait for
     `attach_secs`, and the run ends.
 

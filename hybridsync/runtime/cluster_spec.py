@@ -16,7 +16,7 @@ from hybridsync.core.errors import ConfigError
 from hybridsync.policies.plan_checks import parsed_plan, sums_among_workers
 
 PRIVATE = "private"
-"""What --collectives_network says of a network whose other users may read, and disturb, the sums among workers."""
+"""Value of --collectives_network for a network whose users may all read, and disturb, the sums among workers."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ClusterSpec:
 
     @property
     def sums_refused(self) -> str:
-        """Why workers may not sum between the hosts, as what follows the name of a protocol; "" where they may."""
+        """Return why workers may not sum between the hosts, to follow the name of a protocol; "" where they may."""
         if self.num_hosts == 1 or self.collectives_network == PRIVATE or is_loopback(self.address):
             return ""
         return (

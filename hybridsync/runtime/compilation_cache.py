@@ -1,6 +1,6 @@
 """The user's folder of compiled programs, which every run finds what the last ones compiled in. Importing loads no JAX.
 
-An entry is machine code that JAX loads and runs: a user that can write to the folder, or replace it, runs programs as
+An entry is machine code that JAX loads and runs: a user who can write to the folder, or replace it, runs programs as
 its owner. So it belongs to this user alone, and every folder above it to this user or the system.
 
 It has a part for each kind of processor and number of XLA's threads. JAX's keys know neither `PJRT_NPROC`, on which a
@@ -29,7 +29,7 @@ OFF = "off"
 JAX_OWN = "JAX_COMPILATION_CACHE_DIR"
 MAX_BYTES = 256 << 20
 MAX_ENTRIES = 4096
-"""What is kept between two runs, of all parts together; what was used last stays."""
+"""The number of entries kept between two runs, in all parts together; the most recently used ones stay."""
 
 _SWEPT = "swept"
 _PARTS = re.compile(r"\w*-[0-9a-f]{12}-[1-9][0-9]*")

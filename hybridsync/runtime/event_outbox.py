@@ -59,7 +59,7 @@ class Outbox:
             self._waiting.append(("preempt", None))
 
     def deliver(self, address: str) -> None:
-        """Hand over what waits, in order; what the chief does not take is tried again a second later."""
+        """Hand over the waiting events, in order; one that the chief does not take is tried again a second later."""
         if SYSTEM_CLOCK.monotonic() < self._retry_at:
             return
         try:

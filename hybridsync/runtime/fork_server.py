@@ -7,8 +7,9 @@ which adopts such orphans (`fork_server_client.ForkServerClient`): the fork serv
 The order is a packet on a socket, {"environment": {...}}, with its descriptors: stdin, stdout, stderr, the report's
 end of a pipe, the memory of the unit, and for a chief the workdir's lock. The answer is {"pid": n} or {"error": text}.
 
-Only the forking thread survives a fork. Where a configuration file has started other threads while it was read, for
-instance by computing with JAX, a role is not forked but started as a program of its own, with its imports before it.
+Only the forking thread survives a fork. If a configuration file has started other threads while it was read, for
+instance by computing with JAX, a role is not forked but started as a program of its own, which has to import everything
+first.
 """
 
 from __future__ import annotations

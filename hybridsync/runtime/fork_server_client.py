@@ -25,7 +25,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class CannotStart(RoleLost):
-    """There are too many processes, or there is too little memory, for another one; later there may be less of them."""
+    """The machine has too many processes, or too little memory, for another one; a later try may succeed."""
 
 
 def open_at_end(path: Path) -> BinaryIO:
@@ -34,7 +34,7 @@ def open_at_end(path: Path) -> BinaryIO:
 
 
 class ForkServerClient:
-    """Start processes for roles, as children of this process. To be made on the main thread, with which they end.
+    """Starts processes for roles, as children of this process. To be made on the main thread, with which they end.
 
     Args:
       command: program and arguments; the program takes up its line by `fork_server.connect`.
@@ -148,7 +148,7 @@ class ForkServerClient:
             self._process.wait()
 
     def close(self) -> None:
-        """End the fork server, and take in no more orphans; what it has started goes on."""
+        """End the fork server, and take in no more orphans; processes that it has started go on."""
         process_control(_PR_SET_CHILD_SUBREAPER, 0)
         self._end()
 

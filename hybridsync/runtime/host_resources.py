@@ -1,4 +1,4 @@
-"""What each role's process takes of its host: a share of the cores, and huge pages. Importing loads no JAX.
+"""Gives each role's process its share of the host's cores, and huge pages. Importing loads no JAX.
 
 XLA takes a thread for each core in every process, which suits one process that has the host to itself. And it maps the
 memory of its results anew for each gradient: page by page, that took 28 to 41 % of the processor time measured.
@@ -20,7 +20,7 @@ MOST_THREADS = 1024
 
 
 def forget_environment() -> None:
-    """Take what was meant for this process out of its environment: what it starts is the user's."""
+    """Remove settings meant for this process from its environment: processes that it starts are the user's."""
     for name, value in ENVIRONMENT.items():
         if os.environ.get(name) == value:
             del os.environ[name]

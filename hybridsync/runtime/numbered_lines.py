@@ -35,7 +35,7 @@ class SentLines:
 
     @property
     def count(self) -> int:
-        """How many lines were added so far."""
+        """Return the number of lines added so far."""
         return self.acknowledged + len(self._waiting)
 
     def add(self, line: str) -> None:

@@ -1,4 +1,4 @@
-"""Which roles of a run are still to be started, and which are being started on which host."""
+"""Keeps which roles of a run are still to be started, and which are being started on which host."""
 
 from __future__ import annotations
 

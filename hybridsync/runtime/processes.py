@@ -56,7 +56,7 @@ ROLE_MODULES = (
     *(f"hybridsync.runtime.{role}_main" for role in ("chief", "server", "worker")),
     *(f"hybridsync.transport.{link}.transport" for link in ("grpc", "shared_memory")),
 )
-"""What roles need (see `play`): imported once, before they are forked; what TCP alone needs is small."""
+"""Modules that roles need (see `play`): imported once, before they are forked; TCP alone needs little more."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from hybridsync.runtime.host_resources import xla_threads
 
 
 class RoleProcess:
-    """Start a role and keep hold of its process.
+    """Starts a role and keeps hold of its process.
 
     It gets a session of its own, so that Ctrl-C reaches the supervisor alone. The chief keeps stdout (its
     progress line); all else goes to the log. It dies with this process.

@@ -16,7 +16,7 @@ DEFAULTS = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGHUP: signal.SIG_DFL,
 }
-"""What a Python program does on each of these signals."""
+"""A Python program's default action on each of these signals."""
 
 
 def outlive_signals() -> None:
@@ -30,7 +30,7 @@ def outlive_signals() -> None:
 
 
 def forks_end_on_signals() -> None:
-    """Let processes that this one forks end on these signals again: whoever starts them may send one."""
+    """Let processes that this one forks end on these signals again: their starter may send one."""
     os.register_at_fork(after_in_child=_restore)
 
 

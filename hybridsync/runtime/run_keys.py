@@ -1,4 +1,4 @@
-"""What the roles of a run prove themselves with: its token, and their certificates, drawn anew from time to time.
+"""Draws the token and the certificates by which the roles of a run know each other, and renews them from time to time.
 
 The head's supervisor holds it. A run on several hosts gets a new token, and each of its roles a new certificate, every
 eight hours, and whenever a file in the head's folder changes. Certificates of roles are good for a day.

@@ -33,7 +33,7 @@ class RunningRole:
 
     @property
     def process(self) -> Process:
-        """Which process of the run it is."""
+        """Return the process of the run that it is."""
         return self.role, self.role_id, self.restart_count, self.pid
 
     def started(self, reason: str, wall: float) -> RoleEvent:

@@ -31,7 +31,7 @@ from hybridsync.server.partition import PRIMARY, Contributions, partition
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import ParameterPool
 from hybridsync.server.replication import Peers
-from hybridsync.server.secondary import Store
+from hybridsync.server.secondary import Secondary
 from hybridsync.storage.apply_log import open_apply_log
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.run import Run
@@ -80,7 +80,7 @@ def run_server(spec: RoleSpec, keys: Keyring, run: Run, chief_address: Callable[
     apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log)
     transport = transport_of(spec.link, keys)
     readers = Readers(transport.holder)
-    backend: Primary | Store
+    backend: Primary | Secondary
     if spec.role_id == PRIMARY:
         connect = partial(transport.peer, state_bytes=programs.state_layout.nbytes)
         peers = Peers(parts, Directory(connect, lambda address: address in peers.servers), ended)
@@ -92,7 +92,7 @@ def run_server(spec: RoleSpec, keys: Keyring, run: Run, chief_address: Callable[
         offered = primary_services(run, programs, backend, clock, Contributions(part))
         offered = replace(offered, num_buffers=workers + 2)
     else:
-        backend = Store(part, readers, clock, device, watchdog, ended, transport.allocate)
+        backend = Secondary(part, readers, clock, device, watchdog, ended, transport.allocate)
         early = max(protocol.num_answered_early(workers) for protocol in run.stages)
         offered = Services(holder=backend, server=backend, shard=backend, num_buffers=2 * workers + 2 + early)
     if any(stage.mode.is_served for stage in run.stages):

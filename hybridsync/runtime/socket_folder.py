@@ -25,15 +25,15 @@ _MARK = "boot"
 
 _LONGEST_NAME = "worker-9999-9999.slabs"
 _SAFE = re.compile(r"[A-Za-z0-9._/+=@-]+")
-"""What gRPC takes in the path of a socket as it is written."""
+"""Characters that gRPC accepts unescaped in the path of a socket."""
 
 
 class SocketFolder:
-    """Is a folder of mode 0700, locked for as long as it is in use; made at once.
+    """Makes a folder of mode 0700, and locks it for as long as it is in use.
 
-    A marked folder without its lock was left by a process that was killed. A process that makes a folder removes those
-    of this user and this boot; of them only sockets and the mark, so that no other files can be lost. The lock is on
-    the folder itself, which also keeps systemd-tmpfiles from removing it from a run of many days.
+    A marked folder without its lock was left by a process that was killed. A process that makes a folder first removes
+    those of this user and this boot; it deletes only sockets and the mark, so that no user's files can be lost. The
+    lock is on the folder itself, which also keeps systemd-tmpfiles from removing it from a run of many days.
 
     Args:
       parents: folders in which it may be made, the first that will do; () for TMPDIR, /tmp and /var/tmp.

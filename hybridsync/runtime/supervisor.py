@@ -2,8 +2,8 @@
 
 One loop on the main thread waits for events of the hosts' agents (see host_agent.py) and for signals. All roles start
 at once, and each gets its spec at once; when the chief serves, the others get its address. A role that dies is reported
-and replaced; a chief comes back at its former address. What happens while it is away is kept for it. A worker that
-fails again and again by itself is quarantined: the others continue without it.
+and replaced; a chief comes back at its former address. The supervisor keeps for it what happens while it is away. A
+worker that fails again and again by itself is quarantined: the others continue without it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _RESUME = "run the same command again: it resumes from the last commit"
 
 
 class Supervisor:
-    """Run all roles to their end.
+    """Runs all roles to their end.
 
     Args:
       spec: describes the run.

@@ -74,7 +74,7 @@ Admit = Callable[[Identity, str], None]
 
 
 def admit_all(caller: Identity, certificate: str) -> None:
-    """Let in whoever may make the call."""
+    """Let every caller in that may make the call."""
 
 
 def check_caller(method: str, caller: Identity) -> None:

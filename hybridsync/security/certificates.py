@@ -1,6 +1,6 @@
 """Makes a cluster's certificate authority and has it issue certificates.
 
-Importing this needs the package `cryptography` (the `security` extra), and takes a while: a module that may not need it
+Importing this needs the package `cryptography` (the `security` extra), and takes a while: code that may not need it
 imports it where it is used.
 
 Raises:
@@ -52,7 +52,7 @@ _COMMON_NAME = "hybridsync "
 
 @dataclass(frozen=True)
 class Authority:
-    """Vouches for the roles of the runs of one cluster. Whoever has its key can be any of them.
+    """Vouches for the roles of the runs of one cluster. Anyone with its key can act as any of them.
 
     Args:
       run: name of the run, which stands in each certificate.

@@ -176,7 +176,8 @@ def read_private_text(path: Path) -> str:
 def write_private(folder: Path, texts: Mapping[str, str], *, replace: bool = False) -> None:
     """Write files for their user alone, each of which is whole if it is there at all.
 
-    All are on the disk before the first one has its name. Where one cannot be given it, those before it are removed.
+    All are on the disk before the first one gets its name. If one cannot be given its name, those before it are
+    removed.
 
     Args:
       folder: existing folder, its user's alone.

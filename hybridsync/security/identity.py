@@ -9,10 +9,10 @@ from hybridsync.core.errors import Unauthenticated
 
 HEAD, HOST, CHIEF, SERVER, WORKER, USER = "head", "host", "chief", "server", "worker", "user"
 ROLES = (HEAD, HOST, CHIEF, SERVER, WORKER, USER)
-"""What a certificate may be for: the head's supervisor, the agent of a host, the roles of a run, and a run's user."""
+"""The holders of certificates: the head's supervisor, the agent of a host, the roles of a run, and a run's user."""
 
 MEMBER = "member"
-"""What a caller dials that wants a state from whoever holds it: a chief, a server or a worker."""
+"""The name that a caller dials to read a state, whichever role holds it: a chief, a server or a worker."""
 
 HOLDERS = (CHIEF, SERVER, WORKER)
 """The roles that may hold a state."""

@@ -15,8 +15,8 @@ T = TypeVar("T")
 class KeyFiles(Generic[T]):
     """Reads a folder of keys again whenever one of its files is another one.
 
-    Files are replaced one after the other. What was read while they changed, or does not fit together, is not used: it
-    is read again at the next look, and the former stays in use.
+    Files are replaced one after the other. Files that changed while they were read, or do not fit together, are not
+    used: the next look reads them again, and the former ones stay in use.
 
     Args:
       folder: folder of the files.

@@ -1,7 +1,8 @@
 """Tests whether an optimizer may be divided among servers: compares updates on the whole tree and on its parts.
 
-Whatever treats each leaf by itself (SGD, Adam, Lion, LAMB's trust ratio, Adafactor's factors, Muon's iteration)
-passes, because a server holds whole leaves. What looks at several leaves at once, a global norm for example, does not.
+An optimizer that treats each leaf by itself passes (SGD, Adam, Lion, LAMB's trust ratio, Adafactor's factors, Muon's
+iteration), because a server holds whole leaves. One that looks at several leaves at once, a global norm for example,
+does not.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RATE = 0.1
 
 
 class _Trained:
-    """Some leaves in training."""
+    """Trains some leaves."""
 
     def __init__(self, optimizer: Optimizer, params: Any) -> None:
         self._update = jax.jit(optimizer.update)

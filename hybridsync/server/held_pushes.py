@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hybridsync.interfaces.messages import Part, Push, PushReply
+from hybridsync.interfaces.messages import Push, PushInUpdate, PushReply
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A push that is held: until it is decided (applied or dropped) and released, whoever waits for it meanwhile.
+    """A push that is held until it is decided (applied or dropped) and released, whether or not a call waits for it.
 
     Args:
       push: the push, as it arrived.
@@ -116,13 +116,13 @@ class Decided:
         )
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[PushInUpdate, ...]:
         """Parts of the update, as the apply log has them; () where all were computed on `base` and weigh 1."""
         pushes, weights = self.pushes, self.weights
         if self.local_updates or (not weights and all(push.base == self.base for push in pushes)):
             return ()
         return tuple(
-            Part(push.units, push.base, weight)
+            PushInUpdate(push.units, push.base, weight)
             for push, weight in zip(pushes, weights or (1.0,) * len(pushes), strict=True)
         )
 

@@ -2,9 +2,9 @@
 
 A part is the whole tree with the other servers' leaves replaced by None. None is an empty pytree, so that an optax
 state of a part keeps the paths it has in the whole, and the update program of a part is that of the whole, traced on
-fewer leaves: its results are the same bits. What optax keeps in addition to the parameters (step counts,
-hyperparameters) exists in every part and is equal in all of them, as are the counters; the model's state belongs to
-server 0, the primary. What a protocol keeps in addition to the parameters is divided as they are.
+fewer leaves: its results are the same bits. Optax's values other than the parameters (step counts, hyperparameters)
+exist in every part and are equal in all of them, as are the counters. The model's state belongs to server 0, the
+primary. A protocol's state is divided as the parameters are.
 
     >>> shapes = Layout.of({"w": np.zeros((4, 4), np.float32), "b": np.zeros(4, np.float32), "c": np.zeros(3)})
     >>> [leaf.path for leaf in shapes.leaves], owners(shapes, 2)
@@ -67,7 +67,7 @@ def shares(layout: Layout, num_servers: int) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True)
 class Cut:
-    """Some leaves of a whole tree as a tree of their own.
+    """Cuts some leaves out of a whole tree, as a tree of their own.
 
     Args:
       whole: layout of the whole tree.

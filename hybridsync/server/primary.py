@@ -19,13 +19,12 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.base import FLOAT32
 from hybridsync.server.partition import PRIMARY, partition
 from hybridsync.server.partitioned_state import PartitionedState
-from hybridsync.server.phase_entry import Entrance
 from hybridsync.server.push_checks import check_phase_id
 from hybridsync.server.replication import Peers
 from hybridsync.server.sequencer import Sequencer
 from hybridsync.server.server_core import HeldCall, ServerCore
 from hybridsync.server.shard_state import Progress, Publisher, Shard
-from hybridsync.server.turns import Turn
+from hybridsync.server.turns import Entrance, Turn
 from hybridsync.storage.apply_log import ApplyLog
 from hybridsync.training.buffer_layout import first_non_finite
 from hybridsync.training.compiled_programs import Programs
@@ -234,7 +233,7 @@ class Primary:
 
     @property
     def wire_dtype(self) -> str:
-        """What travels in the phase being served (see `Protocol.wire_dtype`)."""
+        """Return the number format on the wire in the phase being served (see `Protocol.wire_dtype`)."""
         phase = self._sequencer.phase
         return FLOAT32 if phase is None else phase.protocol.wire_dtype
 

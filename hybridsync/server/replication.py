@@ -29,7 +29,7 @@ _CHIEFS_AFFAIR = (StalePhase, RoleLost, WaitTimeout)
 
 @dataclass(frozen=True)
 class _Call:
-    """Anything but an update: done once the updates before it were sent."""
+    """A call other than an update: made once the updates before it were sent."""
 
     run: Callable[[ShardPort], Any]
     result: Future[Any]

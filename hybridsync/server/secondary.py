@@ -20,7 +20,6 @@ from hybridsync.interfaces.ports import BufferView
 from hybridsync.interfaces.reports import Span
 from hybridsync.protocols.base import Change, Protocol
 from hybridsync.server.partition import Contributions, Part
-from hybridsync.server.phase_entry import Entrance
 from hybridsync.server.publisher import ParameterPool, PublishedParameters
 from hybridsync.server.push_checks import (
     check_block,
@@ -32,7 +31,7 @@ from hybridsync.server.push_checks import (
     served,
 )
 from hybridsync.server.shard_state import RELEASE_SECS, Progress, Shard
-from hybridsync.server.turns import Turn
+from hybridsync.server.turns import Entrance, Turn
 from hybridsync.training.buffer_layout import first_non_finite
 from hybridsync.training.snapshot import LentView, ReaderAt, SnapshotBuffer
 from hybridsync.training.state import TrainState
@@ -44,7 +43,7 @@ class _Block:
     served: BufferView
 
 
-class Store:
+class Secondary:
     """Stages contributions, applies them in the primary's order, and lends exactly the parameters that are asked for.
 
     The condition guards everything below it; it is notified by every update and when a phase ends. A block that was

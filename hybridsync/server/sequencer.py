@@ -3,9 +3,9 @@
 Its owner (`ServerCore`) carries the decisions out one at a time. A decision counts once the next one is asked for: what
 could not be carried out was never decided. Contributions are opaque here.
 
-A rule that applies every push at once (`ServerRule.at_once`) need not be asked: a push that `passes` is carried out,
-then counted by `passed`. That doubles the simulator's speed under `asp`. Every other push, also a repeat or the first
-one of a process, is for `offer`.
+A rule that applies every push at once (`ServerRule.at_once`) need not be asked. A push that `takes_fast_path` is
+carried out as `fast_path_update`, then counted by `count_fast_path`. That doubles the simulator's speed under `asp`.
+Every other push, also a repeat or the first one of a process, is for `submit`.
 
 >>> from hybridsync.core.plan import PhaseId
 >>> sequencer = Sequencer()
@@ -59,8 +59,8 @@ class Sequencer:
         self.change: Change = "optimizer"
         self.local_updates = False
         self._share = 1.0  # of the members that one push stands for
-        self._at_once = 0.0  # rate of a push that passes
-        self._passing: PhaseId | None = None  # whose pushes may pass
+        self._fast_path_factor = 0.0  # of the learning rate
+        self._fast_path_phase: PhaseId | None = None  # whose pushes may take it
         self._fastest = 0
 
     @property
@@ -123,14 +123,14 @@ class Sequencer:
         self.compensation, self.change = protocol.compensated, protocol.change(len(phase.members))
         self.local_updates, self._share = protocol.local_updates, 1 / len(self._members)
         at_once = None if self.local_updates else self._rule.at_once
-        self._at_once, self._passing = (0.0, None) if at_once is None else (at_once, phase.id)
+        self._fast_path_factor, self._fast_path_phase = (0.0, None) if at_once is None else (at_once, phase.id)
         self._fastest = 0
 
     def close(self) -> None:
-        """Refuse every later push of the phase; whoever waits for a reply to an applied one gets it now."""
+        """Refuse every later push of the phase; calls that wait for a reply to an applied one get it now."""
         self.open = False
         for state in self._workers.values():
-            state.admitted = state.passes_as = None
+            state.admitted = state.fast_path_as = None
         for ticket in self._held:
             if ticket.decided and ticket.reply is None:
                 ticket.reply = PushReply(self.sequence, dropped=ticket.reason)
@@ -143,7 +143,7 @@ class Sequencer:
         """
         state = self._workers.setdefault(worker, WorkerState())
         state.newest = max(state.newest, incarnation + 1)
-        state.admitted = state.passes_as = None
+        state.admitted = state.fast_path_as = None
         yield from self._leave(worker, incarnation)
         yield from self._let_go()
 
@@ -174,7 +174,7 @@ class Sequencer:
         state = self._workers[push.worker]
         check_current(push, self.open, state.newest)
         state.newest = state.admitted = push.incarnation
-        state.passes_as = None
+        state.fast_path_as = None
         return state
 
     def check(self, push: Push) -> WorkerState:
@@ -227,7 +227,7 @@ class Sequencer:
     def idle(self, push: Push) -> Iterator[Decision]:
         """Note that a worker has nothing to compute; returns what is to be carried out now.
 
-        A worker that has a push here waits for its reply, even if a delayed message reports it as idle.
+        A worker whose push is here waits for its reply, even if a delayed message reports it as idle.
 
         Raises:
           StalePhase, StaleIncarnation, UnknownRole: see `admit`.
@@ -256,8 +256,8 @@ class Sequencer:
         """Take a push; returns its ticket, and what is to be carried out now.
 
         The ticket is another push's where that one decides about the units: a repeat waits for the release of the first
-        one, and a push of the same units by any worker waits until those are decided. The reply in a ticket of units
-        that were settled before shows it.
+        one, and another worker's push of the same units waits until those are decided. If the units were settled
+        before, the reply in the ticket shows it.
 
         Args:
           push: the push, as it arrived.
@@ -284,21 +284,21 @@ class Sequencer:
         ticket = held.add(push, contribution)
         return ticket, self._take(ticket, state, non_finite, at)
 
-    def passes(self, push: Push) -> bool:
+    def takes_fast_path(self, push: Push) -> bool:
         """Return whether a finite push is decided by coming: applied by itself, and answered. Changes nothing yet."""
         phase_id, worker, incarnation, units, base, _, _, _, _ = push
         state = self._workers.get(worker)
-        if state is None or state.passes_as != incarnation or phase_id != self._passing or len(units) != 1:
+        if state is None or state.fast_path_as != incarnation or phase_id != self._fast_path_phase or len(units) != 1:
             return False
         count, unit = self.count, units[0]
         return count.ends.is_open(unit) and 0 <= base <= count.sequence and not self._held.by_id
 
-    def passing(self, push: Push, contribution: Any) -> Decided:
-        """Return the update that a push that `passes` is to be carried out as."""
-        return Decided((push,), (contribution,), push.units, push.base, self._at_once, self._share)
+    def fast_path_update(self, push: Push, contribution: Any) -> Decided:
+        """Return the update to carry out for a push that `takes_fast_path`."""
+        return Decided((push,), (contribution,), push.units, push.base, self._fast_path_factor, self._share)
 
-    def passed(self, push: Push) -> PushReply:
-        """Count a push that `passes`, and was carried out; returns its answer."""
+    def count_fast_path(self, push: Push) -> PushReply:
+        """Count a push that took the fast path, and was carried out; returns its answer."""
         return PushReply(self.count.count_one(push.units[0], push.base))
 
     @staticmethod
@@ -329,7 +329,7 @@ class Sequencer:
         if state.joined != push.incarnation:
             yield from self._join(push)
         state.granted = None
-        state.passes_as = push.incarnation
+        state.fast_path_as = push.incarnation
         if non_finite:
             actions: list[Action] = [Drop(push_id, f"{NON_FINITE}: {non_finite}"), Release(push_id)]
             actions += self._rule.on_join(push.worker)

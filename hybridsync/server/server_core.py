@@ -186,8 +186,8 @@ class ServerCore:
     def push(self, push: Push, contribution: Any, non_finite: str) -> PushReply | HeldCall:
         """Take a push; returns its answer, to be sent now, or the call that is held.
 
-        A unit is applied once: a repeated push waits for the release of the first one and gets its result. What is not
-        finite is dropped without asking the rule.
+        A unit is applied once: a repeated push waits for the release of the first one and gets its result. A
+        contribution that is not finite is dropped without asking the rule.
 
         Raises:
           StalePhase, StaleIncarnation, UnknownRole: the caller is out of date; nothing was applied.
@@ -198,10 +198,10 @@ class ServerCore:
             sequencer.check(push)
             if not sequencer.is_known(push):
                 holder.check_base(push)
-        if not non_finite and sequencer.passes(push):
+        if not non_finite and sequencer.takes_fast_path(push):
             holder.record_read(push)
-            holder.apply(sequencer.passing(push, contribution), self._count.sequence + 1)
-            reply = sequencer.passed(push)
+            holder.apply(sequencer.fast_path_update(push, contribution), self._count.sequence + 1)
+            reply = sequencer.count_fast_path(push)
             holder.record_sent(push, reply.sequence)
             return reply
         call = HeldCall(push, contribution, non_finite)

@@ -80,7 +80,7 @@ class Progress:
 
 
 class Shard:
-    """The state itself; whoever owns it lets one thread at a time in, but for `fetch`.
+    """Holds the state itself; its owner lets one thread at a time in, except for `fetch`.
 
     The lock guards the memory that was reserved for what is fetched.
 

@@ -1,7 +1,7 @@
 """Records what became of each unit, as a server has to know it at every push, and counts them. Pure.
 
-What ended before the phase is held as ranges, so that entering a phase costs as much as it has ranges. What ends within
-the phase is a byte each, in chunks that are made as they are needed.
+Units that ended before the phase are held as ranges, so that entering a phase costs as much as it has ranges. Units
+that end within the phase take a byte each, in chunks that are made as they are needed.
 
 >>> ends = UnitOutcomes(6, applied=[(0, 2)], dropped=[(4, 5)])
 >>> ends.apply((2,)); ends.drop(3)
@@ -97,7 +97,7 @@ class UnitOutcomes:
 
 
 class Count:
-    """Of one phase after another.
+    """Counts the units and the updates of one phase after another.
 
     Attributes:
       sequence: updates applied in the whole run.

@@ -15,7 +15,8 @@ class WorkerState:
       newest: the lowest incarnation whose calls are accepted; it outlives the phase.
       admitted: the incarnation that was let in; its later calls are not checked again. None before the first.
       joined: the incarnation that the rule has heard of; None if it has heard of none.
-      passes_as: the incarnation that is admitted, joined and not idle: its pushes may pass. None if absent.
+      fast_path_as: the incarnation that is admitted, joined and not idle: its pushes may take the fast path. None if
+        absent.
       ready: the push that the worker waits to be granted.
       granted: the push that it was granted, and that has not come yet.
       restart_count: the newest that was heard of the incarnation that has joined.
@@ -28,7 +29,7 @@ class WorkerState:
     newest: int = 0
     admitted: int | None = None
     joined: int | None = None
-    passes_as: int | None = None
+    fast_path_as: int | None = None
     ready: Push | None = None
     granted: Push | None = None
     restart_count: int = 0

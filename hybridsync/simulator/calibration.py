@@ -1,8 +1,8 @@
 """Fits the cluster of a simulation to what a real run left: its timeline, events and summary.
 
 A worker's cycle in an asynchronous phase is compute + call, a lock-step step is the slowest member's compute + the
-rest; the fit takes the means of both parts, without the worker's own injected slowness. What the run did not do is not
-fitted and stays as by default.
+rest; the fit takes the means of both parts, without the worker's own injected slowness. Quantities that the run says
+nothing about are not fitted and keep their defaults.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def check_numbers(
 
 @dataclass(frozen=True)
 class Colocated:
-    """Every worker's machine holds a part of the parameters as well, and what some machines send comes late.
+    """Models a cluster whose every worker machine also holds a part of the parameters; some machines send late.
 
     An exchange of worker i with the machines j takes so much longer, where t_ij = latency_i + latency_j:
 

@@ -201,7 +201,7 @@ class EventDriver:
                     simulated.watch.leased(self.worker, self.phase, reply)
                 then(reply)
 
-        self.worker.call("lease", lambda: simulated.units_for(request.request), given)
+        self.worker.calls.ask("lease", lambda: simulated.units_for(request.request), given)
         return PENDING
 
     def _compute(self, request: ComputeUnit, then: Then) -> Any:

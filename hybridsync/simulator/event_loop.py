@@ -43,8 +43,8 @@ class Loop:
     Attributes:
       now: virtual seconds since the start.
       turn: () -> the next turn, for a call that is planned as a whole.
-      plan: takes a whole call for a time that is not past, and soon. What is on its way through a network has a heap of
-        its own, which stays small however many devices compute.
+      plan: takes a whole call for a time that is not past, and soon. Transfers on their way through a network have a
+        heap of their own, which stays small however many devices compute.
       plan_later: takes a whole call for a time that is not past.
     """
 

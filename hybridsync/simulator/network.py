@@ -1,7 +1,8 @@
 """Carries messages in virtual time: ports that are shared, latency, and what a scenario does to messages.
 
-Transfers in progress share a port fairly (`hybridsync.emulation.link_model`). What has no bytes worth counting, a grant
-or a refusal, has its own connection, whose packets come between those of the transfers: it does not wait for them.
+Transfers in progress share a port fairly (`hybridsync.emulation.link_model`). A message with no bytes worth counting,
+such as a grant or a refusal, has its own connection. Its packets come between those of the transfers, so it does not
+wait for them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class ThroughTwo:
 
     @property
     def arrives(self) -> float:
-        """When it has arrived, unless others begin at a port before that (see `Transfer.arrives`)."""
+        """Return when it has arrived, unless others begin at a port before that (see `Transfer.arrives`)."""
         return max(port.arrives for port in self._ports)
 
     @property

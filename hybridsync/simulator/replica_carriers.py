@@ -154,7 +154,7 @@ class GroupCarriers:
     def _join(self, request: JoinGroup, then: Then) -> Any:
         simulated = self._simulated
         kind = "serve" if request.request.serves else "meet"  # one of each may be in progress
-        self._driver.worker.call(kind, lambda: simulated.group_for(request.request), then)
+        self._driver.worker.calls.ask(kind, lambda: simulated.group_for(request.request), then)
         return PENDING
 
     def _average(self, request: AverageGroup, then: Then) -> Any:

@@ -46,7 +46,7 @@ class ChiefFront:
         if reply is None:
             self._calls[process.pid, kind] = process, number, answer, then
         else:
-            self._network.message(process.port, process.on_reply, kind, number, then, reply)
+            self._network.message(process.port, process.calls.on_reply, kind, number, then, reply)
 
     def report(self, process: Process, report: Report, number: int) -> None:
         """Take a heartbeat; the answer waits for news, or for the next one."""
@@ -68,7 +68,7 @@ class ChiefFront:
             self._reports[process.pid] = process, report, received
 
     def wake(self) -> None:
-        """Look at what waits, as soon as whoever changed something is done; called at every change."""
+        """Look at the waiting calls as soon as the current change is done; called at every change."""
         if not self._is_woken and (self._calls or self._control.over or self._control.broken):
             self._is_woken = True
             self._loop.after(0.0, self._sweep)
@@ -85,7 +85,7 @@ class ChiefFront:
             if reply is None:
                 self._calls.setdefault((pid, kind), (process, number, answer, then))
             else:
-                self._network.message(process.port, process.on_reply, kind, number, then, reply)
+                self._network.message(process.port, process.calls.on_reply, kind, number, then, reply)
         if self._control.over or self._control.broken:
             for pid, (process, report, received) in [*self._reports.items()]:
                 if self._control.over or self._service.has_news(report):

@@ -11,13 +11,12 @@ from hybridsync.core.errors import HybridSyncError, NotRegistered, RoleLost, Sta
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Hello, RoleState, Welcome
 from hybridsync.interfaces.reports import Report, ReportReply
+from hybridsync.simulator.chief_calls import ChiefCalls
 from hybridsync.simulator.simulated_snapshots import SimulatedSnapshots
 
 if TYPE_CHECKING:
     from hybridsync.simulator.simulated_cluster import SimulatedCluster
 
-CALL_SECS = 1.5
-"""After so long without an answer a call is repeated."""
 TRY_SECS = 0.2
 """Between two tries of the controller to reach a role."""
 UNREACHABLE_SECS, CALL_DEADLINE_SECS = 3.0, 60.0
@@ -40,6 +39,7 @@ class Process(ABC):
     Attributes:
       pid: unique in the run.
       address: address at which others reach it; each process has its own.
+      calls: calls of this process on the chief.
       port: network port that the process sends and receives through: the worker's number, -1 for a server.
       incarnation: incarnation that the chief has assigned; 0 before.
       captured: the state that it keeps for others.
@@ -57,7 +57,7 @@ class Process(ABC):
         self.incarnation = 0
         self.dead = self.stopped = False
         self._stash: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
-        self._calls: dict[str, int] = {}
+        self.calls = ChiefCalls(self)
         self.captured = SimulatedSnapshots(self.address, simulated.arithmetic)
         self._unheard: Report | None = None
         self._num_reports = 0
@@ -66,7 +66,7 @@ class Process(ABC):
 
     def start(self) -> None:
         """Say the first words to the chief."""
-        self._register()
+        self.register()
 
     def halted(self, call: Callable[..., object], *args: Any) -> bool:
         """Return whether the process cannot take a call now; one that is stopped keeps it for later."""
@@ -112,45 +112,10 @@ class Process(ABC):
     def role_state(self) -> RoleState | None:
         """Return what this process is in the middle of."""
 
-    # --- calls on the chief ---
+    # --- at the chief ---
 
-    def call(self, kind: str, answer: Callable[[], Any], then: Callable[[Any], object]) -> None:
-        """Ask the chief; `then` gets the answer, or the error that it was.
-
-        A later call of the same kind takes the place of this one. Where messages may be lost, it is repeated.
-
-        Args:
-          kind: kind of the call.
-          answer: computes the chief's answer; returns None while there is none; repeating it is harmless.
-          then: called with the answer, or the error.
-        """
-        number = self._calls[kind] = self._calls.get(kind, 0) + 1
-        simulated = self.simulated
-        simulated.network.message(self.port, simulated.chief_front.call, self, kind, number, answer, then)
-        if not simulated.network.reliable:
-            simulated.loop.after(CALL_SECS, self._repeat, kind, number, answer, then)
-
-    def on_reply(self, kind: str, number: int, then: Callable[[Any], object], reply: Any) -> None:
-        """Act on an answer of the chief, unless it is a late or a second one."""
-        if self.halted(self.on_reply, kind, number, then, reply) or self._calls.get(kind) != number:
-            return
-        if isinstance(reply, NotRegistered):  # a restarted chief: register, and repeat the call
-            self._register()
-            return
-        self._calls[kind] = number + 1  # whatever comes for that number from now on is late
-        if isinstance(reply, StaleIncarnation):
-            self.leave()
-        else:
-            then(reply)
-
-    def _repeat(self, kind: str, number: int, answer: Callable[[], Any], then: Callable[[Any], object]) -> None:
-        if self.halted(self._repeat, kind, number, answer, then) or self._calls.get(kind) != number:
-            return
-        simulated = self.simulated
-        simulated.network.message(self.port, simulated.chief_front.call, self, kind, number, answer, then)
-        simulated.loop.after(CALL_SECS, self._repeat, kind, number, answer, then)
-
-    def _register(self) -> None:
+    def register(self) -> None:
+        """Say to the chief which process this is; it may be a chief that was started again."""
         simulated = self.simulated
         role_state = self.role_state() if self.incarnation else None
         hello = Hello(
@@ -164,7 +129,7 @@ class Process(ABC):
             self.restart_count,
             role_state,
         )
-        self.call("register", lambda: simulated.chief.service.register(hello), self._welcomed)
+        self.calls.ask("register", lambda: simulated.chief.service.register(hello), self._welcomed)
 
     def _welcomed(self, welcome: Welcome) -> None:
         known, self.incarnation = self.incarnation, welcome.incarnation
@@ -202,7 +167,7 @@ class Process(ABC):
         if isinstance(reply, StaleIncarnation):
             self.leave()
         elif isinstance(reply, NotRegistered):
-            self._register()
+            self.register()
         elif isinstance(reply, ReportReply):
             if reply.done and self.role == "server":
                 self.leave()

@@ -95,7 +95,7 @@ class Worker(Process):
         self._ask(self._waits)
 
     def _ask(self, request: PhaseRequest) -> None:
-        self.call("next_phase", lambda: self.simulated.phase_for(request), self._told)
+        self.calls.ask("next_phase", lambda: self.simulated.phase_for(request), self._told)
 
     def _told(self, reply: PhaseReply | HybridSyncError) -> None:
         if isinstance(reply, HybridSyncError) or reply.done:

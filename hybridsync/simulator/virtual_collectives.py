@@ -1,4 +1,4 @@
-"""The collectives of workers that hold the state, in virtual time: whoever delivers last ends it for all."""
+"""Runs the collectives of workers that hold the state, in virtual time: the last delivery ends one for all."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class VirtualAllReduce:
 
 
 class GroupAverage:
-    """One group's average: whoever comes last ends it for all, after what the transfers take.
+    """One group's average: the last member ends it for all, after the time of the transfers.
 
     Args:
       simulated: the simulated run, for time and costs.

@@ -1,4 +1,4 @@
-"""What those who check a simulation hear of it."""
+"""Tells the checks of a simulation what happens in it."""
 
 from __future__ import annotations
 

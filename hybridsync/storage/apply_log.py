@@ -1,10 +1,10 @@
 """The apply log of a run, a file of lines (see `apply_log_entries`), from which `hybridsync replay` computes it again.
 
-Every member of a mesh notes every update; the captured member writes down what the file does not hold yet, so that a
+Every member of a mesh notes every update; the captured one writes the lines that the file does not hold yet, so that a
 member's death loses none.
 
 A disk that refuses does not end the run: the lines wait in memory and go out with the next snapshot of the same role.
-Where another role has written by then, or the role is gone, they are missing, and the sequences show from where on.
+If another role has written by then, or the role is gone, they are missing, and the sequences show from where on.
 """
 
 from __future__ import annotations

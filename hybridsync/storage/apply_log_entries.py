@@ -1,4 +1,4 @@
-"""What the apply log says: one JSON line for every update, enough to compute the run again, bit for bit.
+"""Defines the lines of the apply log: one JSON line for every update, enough to compute the run again, bit for bit.
 
     {"phase", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"][, "parts"][, "stepped"]}
     {"phase", "sequence", "units", "base", "rate", "weight", "blend", "slots", "group", "bases", "optimizer"}
@@ -7,12 +7,12 @@
 `sequence` counts updates, `base` is the sequence of the parameters the gradient was computed on, `rate` the protocol's
 factor on the schedule's learning rate, `weight` the units in the update, `blend` the share of the new model statistics.
 Under lock-step the units stand in the order of the step's places and `base` is `sequence - 1`; `slots` are the places
-that they have, and left out where those are the first ones. The owner of a place follows from the phase's shares (see
-`hybridsync.core.step_assignment`); with one unit each it is the member's in that place of the mesh. `parts` are the
+that they have, and left out where those are the first ones. The phase's shares say which member a place belongs to (see
+`hybridsync.core.step_assignment`); with one unit each it is the member at that place of the mesh. `parts` are the
 pushes of an update whose gradients were computed on several versions, or do not weigh the same: [units, base, weight]
 of each, in the order of their sum; `base` is the oldest of them then.
 
-Where workers make local updates, what a push holds depends on all that its worker has done before. So `stepped`
+If workers make local updates, the content of a push depends on all that its worker has done before. So `stepped`
 contains of each of an update's pushes [worker, incarnation, restart count, base, number of units, newest]: an
 incarnation begins with the phase's optimizer state, each of its restarts with the worker's own; `newest` is the version
 that made the push's rate, where that was not its base, and 0 elsewhere. At the end of such a phase `left` names the
@@ -31,7 +31,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from hybridsync.interfaces.messages import GroupUpdate, Part
+from hybridsync.interfaces.messages import GroupUpdate, PushInUpdate
 
 NOT_LOGGED = -1
 """`newest` of a push in a log of an older version, which did not say it."""
@@ -69,7 +69,7 @@ class Entry:
     weight: float
     blend: float
     slots: tuple[int, ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[PushInUpdate, ...] = ()
     stepped: tuple[Stepped, ...] = ()
     group: tuple[int, ...] = ()
     bases: tuple[int, ...] = ()
@@ -93,13 +93,13 @@ class Entry:
         )
 
     @property
-    def pushes(self) -> tuple[Part, ...]:
+    def pushes(self) -> tuple[PushInUpdate, ...]:
         """Pushes of a served update with what each brought, in the order of their sum."""
         if self.stepped:
             stops = itertools.accumulate(push.num_units for push in self.stepped)
             ends = zip(self.stepped, stops, strict=True)
-            return tuple(Part(self.units[stop - push.num_units : stop], push.base) for push, stop in ends)
-        return self.parts or tuple(Part((unit,), self.base) for unit in self.units)
+            return tuple(PushInUpdate(self.units[stop - push.num_units : stop], push.base) for push, stop in ends)
+        return self.parts or tuple(PushInUpdate((unit,), self.base) for unit in self.units)
 
     @property
     def versions(self) -> set[int]:
@@ -136,7 +136,7 @@ def parse(line: str | bytes) -> Entry | Left:
     fields = json.loads(line)
     if "left" in fields:
         return Left(**{**fields, "left": tuple(map(tuple, fields["left"]))})
-    parts = (Part(tuple(units), base, weight) for units, base, weight in fields.get("parts", ()))
+    parts = (PushInUpdate(tuple(units), base, weight) for units, base, weight in fields.get("parts", ()))
     fields["parts"] = tuple(parts)
     fields["stepped"] = tuple(Stepped(*push) for push in fields.get("stepped", ()))
     lists = {name: tuple(fields.get(name, ())) for name in ("units", "slots", "group", "bases")}

@@ -250,7 +250,7 @@ class WorkdirLock:
     """Keeps a workdir to one chief at a time by an exclusive `flock`, which ends with the process.
 
     Where the file system grants every process a lock, a record and a beat in the workdir keep hosts apart (see
-    `lock_record`). The holder of the lock beats, and a committer calls `check` before.
+    `lock_record`). The process that has taken the lock beats, and the one that commits calls `check` before.
 
     Use it as a context manager. The file `lock` stays: removing it would let two holders lock two files.
 
@@ -274,13 +274,13 @@ class WorkdirLock:
 
     @property
     def held(self) -> HeldLock:
-        """What another process needs to hold the lock as well."""
+        """Return what another process needs to hold the lock as well."""
         assert self._descriptor is not None, "the lock is not held"
         return HeldLock(self._descriptor, self._nonce)
 
     @property
     def lost(self) -> WorkdirTaken | None:
-        """Why the lock is no longer this process's, as its last beat has found; None while it is. No disk is asked."""
+        """Return why the last beat found the lock no longer this process's; None while it is. No disk is asked."""
         return self._beats.lost if self._beats is not None else None
 
     def check(self) -> None:

@@ -332,7 +332,7 @@ _DISK = (
 
 
 def _make(path: Path) -> None:
-    """Make an empty history in one step: whoever looks finds none, or a whole one; of two makers one is first."""
+    """Make an empty history in one step: a reader finds none, or a whole one; of two makers one is first."""
     folder = make_directory(path.parent)
     temporary = folder / f".{path.name}.{os.getpid()}"
     temporary.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from hybridsync.storage.lock_record import LockRecord
 
 @dataclass(frozen=True)
 class Holder:
-    """Somebody who has a workdir locked.
+    """Describes the process that has a workdir locked.
 
     Args:
       pid: id of the process that took the lock; 0 if unknown: it has ended, and those that it had share the lock have
@@ -31,14 +31,14 @@ class Holder:
 
     @property
     def name(self) -> str:
-        """What an error calls it, where its process is known."""
+        """Return its name for errors, where its process is known."""
         return f"process {self.pid}" + ("" if self.host == socket.gethostname() else f" on {self.host}")
 
 
 def holder_of(workdir: Path) -> Holder | None:
     """Return who has `workdir` locked; None where nobody has. It does not wait.
 
-    The lock is requested for a moment, shared; a process that takes it meanwhile tries again (see `WorkdirLock`).
+    The lock is taken for a moment, shared; a process that wants it meanwhile tries again (see `WorkdirLock`).
 
     Raises:
       WorkdirError: the lock cannot be read.

@@ -1,4 +1,4 @@
-"""What a workdir's lock says of its holder, and when a process of another host may take it from one that is silent.
+"""Describes the holder of a workdir's lock, and decides when another host may take the lock from a silent one.
 
 Some file systems grant every process a lock: NFS without its lock daemon, and disks in user space. There the file's
 record and a beat stand in for it. A boot id, not a host's name, shows whether the kernel that granted the lock also
@@ -73,7 +73,7 @@ class LockRecord:
 
 
 class Look(NamedTuple):
-    """What was read at one moment.
+    """Holds what was read at one moment.
 
     Args:
       record: record of the lock; None if it names no holder, because the last one has given it back.
@@ -85,7 +85,7 @@ class Look(NamedTuple):
 
 
 class Decision(enum.Enum):
-    """What a taker does next."""
+    """Names what a taker does next."""
 
     WAIT = enum.auto()
     REFUSE = enum.auto()

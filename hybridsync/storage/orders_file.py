@@ -17,7 +17,7 @@ ORDERS_FILE = "orders.json"
 
 
 class OrdersFile:
-    """Is the file `orders.json` of a workdir: `{"plan": ..., "newest": ..., "orders": [...]}`.
+    """Reads and writes the file `orders.json` of a workdir: `{"plan": ..., "newest": ..., "orders": [...]}`.
 
     See `chief.orders.OrderStore`.
 

@@ -66,8 +66,8 @@ def check_certificates(folder: Path, num_hosts: int) -> None:
 def make_certificates(folder: Path, num_hosts: int) -> list[int]:
     """Make those certificates of a run's hosts that its folder has not; returns the indexes of their hosts.
 
-    Each run has an authority of its own, so that its keys open no other run. They are for this user alone: a process
-    that reads the folder as this user can be any host of the run.
+    Each run has an authority of its own, so that its keys open no other run. They are for this user alone: anyone who
+    reads the folder as this user can be any host of the run.
 
     Args:
       folder: folder of the run, which gets a folder for each host.

@@ -1,8 +1,8 @@
 """Serves a run's figures to Prometheus, where `prometheus_client` is installed (the `metrics` extra).
 
 Each scrape asks the chief where the run stands, as `hybridsync status` does, and shows it by Prometheus' conventions:
-base units in the names, `_total` on what only grows, a label where the same figure is of several. What a rollback may
-take back is a gauge.
+base units in the names, `_total` on what only grows, a label where the same figure is of several. A figure that a
+rollback may lower is a gauge.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Newest:
 
     @property
     def checkpoint_t(self) -> float:
-        """When that checkpoint was durable, seconds of the run; 0 for none."""
+        """Return when that checkpoint was durable, in seconds of the run; 0 for none."""
         return self.checkpoints[-1][1] if self.checkpoints else 0.0
 
 

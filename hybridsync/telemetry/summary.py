@@ -21,7 +21,7 @@ _HOLDS: Mapping[str, Mapping[str, type]] = {
     CONFIG_FILE: {"config": dict, "config.workload": int, "config.unit_size": int},
     SUMMARY_FILE: {"exit": str, "units": dict},
 }
-"""What is read back from each file, by its path inside."""
+"""The values that are read back from each file, by their paths inside."""
 
 PACKAGES = ("hybridsync", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grpcio", "protobuf", "numpy")
 

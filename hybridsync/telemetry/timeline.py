@@ -17,7 +17,7 @@ from hybridsync.interfaces.reports import Span
 from hybridsync.storage.durable import Fence, unfenced, write_durable
 from hybridsync.storage.jsonl import encode
 from hybridsync.telemetry.events import Elapsed
-from hybridsync.telemetry.timeline_part import PART_FILE, Part
+from hybridsync.telemetry.timeline_part import PART_FILE, TimelinePart
 
 TIMELINE_FILE = "timeline.json"
 
@@ -99,7 +99,7 @@ class Timeline:
         self._left_out_killed = 0
         self._num_written = 0
         self._damaged = False
-        self._part = Part(Path(workdir) / PART_FILE, fence)
+        self._part = TimelinePart(Path(workdir) / PART_FILE, fence)
         self._compact_above = self._compact_least = compact_above
         self._load()
         self._load_part()

@@ -34,7 +34,7 @@ class Found:
     lines: Sequence[str]
 
 
-class Part:
+class TimelinePart:
     """Appends lines that survive this process, not the machine: nothing waits for the disk.
 
     A disk that refuses them ends nothing: they are in memory as well, and only a kill would lose them.

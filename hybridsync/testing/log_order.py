@@ -17,7 +17,7 @@ from hybridsync.core.errors import HybridSyncError
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.step_assignment import contribution_of
 from hybridsync.core.units import Range, UnitSet
-from hybridsync.interfaces.messages import Part, Push, PushReply, Snapshot
+from hybridsync.interfaces.messages import Push, PushInUpdate, PushReply, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.replay.local_workers import Retracer
 from hybridsync.simulator.arithmetic import Arithmetic, State
@@ -234,7 +234,7 @@ class _Pushes:
         self._server.pull(self._header(worker, (), 0), partial(self._keep, worker))
         self._await(worker)
 
-    def _push(self, worker: int, part: Part) -> None:
+    def _push(self, worker: int, part: PushInUpdate) -> None:
         (unit,) = part.units
         contribution = self._server.simulated.arithmetic.gradient(self._versions[part.base], unit, self._wire)
         self._stand[worker] = math.inf

@@ -1,7 +1,7 @@
 """Averages of replicas: parameters and model state, and where it is wanted the optimizer's state too.
 
-Floats become their mean, computed in float32 in the order of the members; integers (step counts) the maximum. What is
-not averaged stays each replica's own.
+Floats become their mean, computed in float32 in the order of the members; integers (step counts) become their maximum.
+Each replica keeps its own values of everything else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hybridsync.interfaces.messages import GroupReply
 from hybridsync.training.state import TrainState
 
 
-class Part(NamedTuple):
+class AveragedPart(NamedTuple):
     """Holds what a group averages of a state; `opt_state` is () where the optimizer's state is not averaged."""
 
     params: Any
@@ -23,12 +23,12 @@ class Part(NamedTuple):
     opt_state: Any
 
 
-def part_of(state: TrainState, *, optimizer: bool) -> Part:
+def part_of(state: TrainState, *, optimizer: bool) -> AveragedPart:
     """Return what a group averages of `state`."""
-    return Part(state.params, state.model_state, state.opt_state if optimizer else ())
+    return AveragedPart(state.params, state.model_state, state.opt_state if optimizer else ())
 
 
-def averaged(state: TrainState, part: Part, reply: GroupReply) -> TrainState:
+def averaged(state: TrainState, part: AveragedPart, reply: GroupReply) -> TrainState:
     """Return `state` with what its group has averaged, and what was applied to all replicas by then.
 
     The learning rate follows the units of the whole run, which a replica hears of at its group rounds.
@@ -52,7 +52,7 @@ def averaged_on_one_device(states: list[TrainState], reply: GroupReply) -> list[
 
 
 @jax.jit
-def mean(parts: tuple[Part, ...]) -> Part:
+def mean(parts: tuple[AveragedPart, ...]) -> AveragedPart:
     """Return the average of the members' parts, in their order."""
     return jax.tree.map(_mean, *parts)
 

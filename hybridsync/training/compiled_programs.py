@@ -4,13 +4,13 @@
     total(contributions)               the only collective: an ordered sum (over threads, or psum over the mesh)
     update(state, total)               local; divides by the weight, sets the rate, runs the optimizer
 
-Where workers make local updates there are three more: `local_step`, a worker's own update; `combine`, a version less
-what is not in it yet; and `mean_state`, the shared optimizer state of all of theirs. An update then takes the mean
+If workers make local updates there are three more: `local_step`, a worker's own update; `combine`, a version less what
+is not in it yet; and `mean_state`, the shared optimizer state of all of theirs. An update then takes the mean
 contribution off the parameters, as it is or through an outer optimizer.
 
 A *contribution* is one tree of float32 and int32 leaves: gradients, float model statistics and loss, each already
-weighted, and their weight. Idle members contribute weight 0. What a failed collective could lose is never donated:
-`update` runs after it.
+weighted, and their weight. Idle members contribute weight 0. Buffers that a failed collective could lose are never
+donated: `update` runs after it.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Programs:
 
         Args:
           contributions: contributions to add, at least one.
-          weights: factor on each one's gradients; () is 1 each. What is divided by, the number of units, stays.
+          weights: factor on each one's gradients; () is 1 each. The divisor, the number of units, stays.
         """
         if weights:
             contributions = [

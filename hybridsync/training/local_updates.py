@@ -1,8 +1,8 @@
 """A worker that makes local updates: its own optimizer state, and what its steps have taken off the parameters. Pure.
 
 The server's version of the parameters is the common ground: a `Local` is such a version, less what this worker has
-taken off since, or less those of its pushes that the version does not hold yet. What is computed with is opaque here,
-so that processes, threads, the simulator and a replay step alike.
+taken off since, or less those of its pushes that the version does not hold yet. The arrays are opaque here, so that
+processes, threads, the simulator and a replay step alike.
 
 A worker uploads its optimizer state as it was at the last push that was applied, so that a unit whose push came to
 nothing is in no momentum when another worker computes it again.

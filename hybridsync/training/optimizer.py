@@ -54,7 +54,7 @@ _NEEDS_VALUES = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
-"""What JAX raises where Python asks for the value of a traced array."""
+"""JAX raises these where Python asks for the value of a traced array."""
 
 
 class Optimizer:

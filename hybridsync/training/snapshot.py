@@ -1,4 +1,4 @@
-"""A role's captured copy of the training state: taken between updates, read by whoever needs it, and handed over.
+"""A role's captured copy of the training state: taken between updates, read by the roles that need it, handed over.
 
 The canonical buffer is the whole TrainState packed by its layout; handing it over is bit-exact and checked by
 fingerprint. A snapshot stays readable until the next one.

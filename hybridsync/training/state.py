@@ -15,7 +15,7 @@ from hybridsync.training.task import Task
 
 @flax.struct.dataclass
 class TrainState:
-    """Everything training carries from one update to the next.
+    """Holds everything that training carries from one update to the next.
 
     Args:
       params: the model's parameters, as the task returns them.

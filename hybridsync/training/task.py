@@ -168,9 +168,9 @@ class Task:
     ) -> Task:
         """Return the task of training a Flax linen module.
 
-        The collection `params` is the parameters, all other collections are model state. Where `__call__` takes one of
-        `train`, `training`, `is_training`, `deterministic` or `use_running_average`, it gets whether it trains; every
-        random stream (`dropout`) is seeded by the unit's key.
+        The collection `params` is the parameters, all other collections are model state. If `__call__` takes one of
+        `train`, `training`, `is_training`, `deterministic` or `use_running_average`, it is told whether it trains;
+        every random stream (`dropout`) is seeded by the unit's key.
 
         Args:
           module: the module, not its class.

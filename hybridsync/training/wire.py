@@ -1,8 +1,8 @@
 """Rounds gradients and parameters for their way between workers and servers.
 
-With `bfloat16` a worker computes on rounded parameters, and its gradient is rounded: half the bytes travel. What is
-computed is the same everywhere, whether the numbers have travelled as two bytes or stayed in memory as four. Model
-statistics, losses and weights stay as they are, and so does the state at the servers.
+With `bfloat16` a worker computes on rounded parameters, and its gradient is rounded: half the bytes travel. The
+computed values are the same everywhere, whether the numbers have travelled as two bytes or stayed in memory as four.
+Model statistics, losses and weights stay as they are, and so does the state at the servers.
 
 Source: TensorFlow (Abadi et al., arXiv:1603.04467, section 5.5), which cuts the lower half off; here it is rounded to
 the nearest even.

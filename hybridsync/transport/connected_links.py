@@ -20,9 +20,9 @@ from hybridsync.transport.named_errors import raised
 class LinkConnection(ABC):
     """Calls a role, one call at a time, over a connection that is made at the first one.
 
-    A call whose connection is lost is made again on a new one, as the same request may be sent twice. What the lost one
-    lent is the role's again, so that a call which does not take its place ends with `RoleLost`. Where no role answers
-    any more it is lost, but only after a moment: a revocation of the phase has to arrive first.
+    A call whose connection is lost is made again on a new one, as the same request may be sent twice. Buffers that the
+    lost connection lent belong to the role again, so a call that does not replace them ends with `RoleLost`. If nobody
+    answers any more, the role counts as lost after a moment, in which a revocation of the phase can be heard first.
 
     The lock guards everything but `close`, which ends the call in progress.
 
@@ -38,7 +38,7 @@ class LinkConnection(ABC):
     @property
     @abstractmethod
     def contribution(self) -> np.ndarray:
-        """Where this end writes what the next call sends: uint8."""
+        """The buffer of the next call's contribution, written by this end: uint8."""
 
     def call(self, request: pb.LinkRequest, lent_bytes: int = 0) -> tuple[pb.LinkReply, np.ndarray]:
         """Return the reply, and what it lends: uint8[lent_bytes]; valid until the next call that lends.
@@ -87,7 +87,7 @@ class LinkConnection(ABC):
             self.hang_up()
 
     def close(self) -> None:
-        """End the call under way, with RoleLost, and refuse later ones. What was lent goes back."""
+        """End the call under way, with RoleLost, and refuse later ones. Lent buffers go back."""
         self._closed.set()
         self._interrupt()
         with self._lock:

@@ -10,7 +10,7 @@ from hybridsync.transport.link import HolderLink
 
 
 class Closable(Protocol):
-    """Something with a channel."""
+    """A client with a channel."""
 
     def close(self) -> None: ...
 

@@ -81,13 +81,13 @@ class PeerLink(ShardPort, Protocol):
 class ParameterLink(Protocol):
     """The primary, as a worker reaches it; buffers are uint8 and C-contiguous (see `ParameterPort`).
 
-    One call at a time, but for `close`. What a call returns is lent until the next `pull` or `push_pull`: the gradient
-    that is pushed then has read it.
+    One call at a time, except `close`. The parameters that a call returns are lent until the next `pull` or
+    `push_pull`: the gradient that is pushed then has read them.
     """
 
     @property
     def contribution(self) -> np.ndarray:
-        """Where the next contribution is written; unchanged from the call of `push_pull` until its end."""
+        """The buffer of the next contribution; unchanged from the call of `push_pull` until its end."""
         ...
 
     def pull(self, push: Push) -> tuple[PushReply, np.ndarray]:
@@ -112,7 +112,7 @@ class BlockLink(Protocol):
 
     @property
     def contribution(self) -> np.ndarray:
-        """Where this server's part of the next contribution is written."""
+        """The buffer of this server's part of the next contribution."""
         ...
 
     def stage(self, push: Push) -> str:
@@ -132,7 +132,7 @@ class SnapshotBackend(SnapshotSource, SnapshotLender, Protocol):
     """A holder at its own end of a link."""
 
 
-class Shard(ShardPort, BlockPort, Protocol):
+class ShardBackend(ShardPort, BlockPort, Protocol):
     """A server that is not the primary, at its own end of a link."""
 
 
@@ -164,7 +164,7 @@ class Services:
     chief: ChiefLink | None = None
     server: ServerPort | None = None
     parameters: ParameterPort | None = None
-    shard: Shard | None = None
+    shard: ShardBackend | None = None
     optimizer: OptimizerPort | None = None
     contribution_bytes: int = 0
     narrow_bytes: tuple[int, ...] = ()

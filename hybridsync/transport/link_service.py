@@ -114,7 +114,7 @@ class LinkService(ABC):
         return True
 
     def _make_room(self) -> None:
-        """Where all places are taken, wait for those of callers that have ended, for `_ROOM_SECS` at most."""
+        """If all places are taken, wait for those of callers that have ended, for `_ROOM_SECS` at most."""
         with self._lock:
             if len(self._sessions) < self._most:
                 return
@@ -137,7 +137,7 @@ class LinkService(ABC):
 
 
 def shut(connection: socket.socket) -> None:
-    """End a connection, whoever reads or writes there."""
+    """End a connection, and every read or write there."""
     with contextlib.suppress(OSError):  # the other end is gone, or another thread has closed it
         connection.shutdown(socket.SHUT_RDWR)
 

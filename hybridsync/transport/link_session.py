@@ -17,8 +17,8 @@ from hybridsync.security.authorization import RULES, check_caller
 from hybridsync.security.identity import Identity
 from hybridsync.transport.buffers import Buffers
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.callers import check_speaker
 from hybridsync.transport.grpc.codec import decode, encode, parse
+from hybridsync.transport.grpc.interceptors import check_speaker
 from hybridsync.transport.grpc.parameter_server import BUFFER_SECS
 from hybridsync.transport.link import Services
 from hybridsync.transport.named_errors import named
@@ -53,7 +53,7 @@ def staged_blocks(services: Services) -> Buffers:
 
 
 class LinkSession(ABC):
-    """What each request means; how buffers come and go is a subclass's.
+    """Carries each request out; a subclass moves the buffers.
 
     Args:
       services: services of the role.
@@ -62,7 +62,7 @@ class LinkSession(ABC):
     """
 
     over: ClassVar[str]
-    """What carries the calls, for errors."""
+    """The name of the medium that carries the calls, for errors."""
 
     def __init__(self, services: Services, blocks: Buffers, caller: Identity | None = None) -> None:
         self._services, self._blocks, self._caller = services, blocks, caller

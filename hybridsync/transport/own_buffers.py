@@ -11,7 +11,7 @@ from hybridsync.transport.buffers import zeroed
 
 
 class ParameterCalls(Protocol):
-    """The primary, as whoever brings a worker's buffers along calls it; all are uint8 and C-contiguous."""
+    """The primary, for a caller that brings a worker's buffers along; all are uint8 and C-contiguous."""
 
     def pull(self, push: Push, into: np.ndarray) -> PushReply:
         """Fill `into` with the current parameters; after an error it holds anything."""

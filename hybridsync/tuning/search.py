@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hybridsync.training.run import Run
 
 RunOf = Callable[[RunConfig], "Run"]
-"""What makes the run of a configuration."""
+"""Makes the run of a configuration."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ EMBEDDED = "hybridsync.tune(task, optimizer, ...) with this Trainer's arguments"
 """How a switch point is searched for in a program that has no configuration file."""
 REAL = ("processes", "inprocess", "simulator")
 SIMULATED = ("simulator", "processes", "inprocess")
-"""Whose answers to prefer."""
+"""Runtimes whose answers are preferred, the best first."""
 
 _SIGNED = ("workers", "unit_size", "workload", "model", "data", "optimizer", "policy", "emulation")
 _RATE_POINTS = 32

@@ -46,7 +46,7 @@ from hybridsync.workdir.resuming import CHECKPOINTS, Resume, check_init_from, ch
 
 
 class PhaseIdsInMemory:
-    """Phase numbers of a run that leaves nothing."""
+    """Reserves the phase numbers of a run that leaves nothing behind."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -59,7 +59,7 @@ class PhaseIdsInMemory:
 
 @dataclass
 class Opening:
-    """Everything a chief starts from.
+    """Holds everything that a chief starts from.
 
     Args:
       run: the run, with the workload converted if units were.
@@ -107,7 +107,7 @@ class Opening:
 
     @property
     def fence(self) -> Fence:
-        """Return the fence that must pass before each rename in the workdir."""
+        """Return the check that is called before each rename in the workdir."""
         return unfenced if self.lock is None else self.lock.check
 
     def announce(self, recorder: Recorder, **fields: Any) -> None:
@@ -220,7 +220,8 @@ def open_run(
 def check_optimizer(run: Run) -> None:
     """Check what only a traced or a computed update shows of the optimizer.
 
-    The opener of the run calls it once for all roles: `Run.check` is for every role's process, and has to be cheap.
+    The process that opens the run asks once for all roles: `Run.check` runs in every role's process, and has to be
+    cheap.
 
     Raises:
       OptimizerError: the updates ignore the learning rate, or cannot be divided among the run's servers.

@@ -22,7 +22,7 @@ CHECKPOINTS = "checkpoints"
 
 RECORD = ("config", "phase", "seconds", "sequence", "source")
 LEDGER = ("applied", "dropped", "issued", "rolled_back", "workload")
-"""What a resume reads from a checkpoint's two records."""
+"""Fields that a resume reads from a checkpoint's two records."""
 
 
 def check_workdir(workdir: Path, config: RunConfig, *, resume: Resume, convert_units: bool) -> RunConfig | None:

@@ -1,6 +1,6 @@
 """Carries out an engine's requests by blocking calls of this thread; what is begun goes to an executor.
 
-How soon a blocked thread hears that its phase was revoked depends on its calls: the code that revokes the phase makes
+How soon a blocked thread hears that its phase was revoked depends on its calls: the thread that revokes the phase makes
 them raise. Once that has happened, every call in progress has to end soon, with a reply or an error, because an engine
 that is revoked still waits for the end of what it began.
 """

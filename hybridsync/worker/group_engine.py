@@ -41,7 +41,7 @@ class GroupNumerics(Numerics, Protocol):
 
 
 class Gradient(NamedTuple):
-    """Gradient handle: of which unit, computed behind which group round, and why it is unfit, "" if it is not."""
+    """Gradient handle: its unit, the group round before it, and why it is unfit, "" if it is not."""
 
     unit: int
     base: int
@@ -117,8 +117,8 @@ class GroupEngine:
     def _serve(self, number: int) -> IO:
         """Average with whoever asks while this worker computes, until it has come to group round `number` itself.
 
-        Nothing else changes the state meanwhile. The report about units is repeated with the worker's own request,
-        unless it is known by then that the chief has received it.
+        Nothing else changes the state meanwhile. The worker's own request repeats the units that were reported here,
+        unless the chief is known to have heard of them by then.
         """
         recorder = self._member.recorder
         for serves in itertools.count(1):

@@ -1,6 +1,6 @@
 """Defines an engine's requests: it yields them, and its driver sends back replies or throws errors in. Pure.
 
-An engine is a generator. Its driver carries out one request at a time. What was begun with `Start` runs in the
+An engine is a generator. Its driver carries out one request at a time. A request begun with `Start` runs in the
 background of the requests that follow; one "push" may run at the same time as one other call of a server. A driver that
 closes the engine kills the worker: no request may follow. A driver that throws an error in may still be asked to join
 what was begun, and to upload an optimizer state.

@@ -21,7 +21,7 @@ B = TypeVar("B", bound=Breakable)
 
 
 class Revocation(Generic[B]):
-    """Of one worker's phases, one after another; its methods are called from two threads."""
+    """Revokes the phases of one worker, one after another; its methods are called from two threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

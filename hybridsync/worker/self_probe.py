@@ -31,7 +31,7 @@ RECENT = 3
 
 
 class Rhythm:
-    """For how long a worker rests between two measures of itself.
+    """Decides how long a worker rests between two measurements of itself.
 
     >>> rhythm = Rhythm()
     >>> [rhythm.rest_secs(0.2) for _ in range(BURST + 2)][-3:], rhythm.rest_secs(0.1), rhythm.rest_secs(0.25)

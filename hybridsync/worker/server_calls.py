@@ -11,7 +11,7 @@ from hybridsync.worker.member import PhaseMember
 from hybridsync.worker.requests import IO, CallServer
 
 HELD_DEADLINE_SECS = 600.0
-"""How long a worker lets a protocol hold its push; who is lost meanwhile is fenced, which the rule hears of."""
+"""How long a worker lets a protocol hold its push; a worker lost meanwhile is fenced, and the rule hears of it."""
 
 
 class ServerCalls:

@@ -32,10 +32,10 @@ def _no_stamps() -> tuple[float, float]:
 class WorkerRecorder:
     """Collects one worker's spans, losses and times.
 
-    What a unit takes the worker itself is its computation, and its transfer where that waits for no other worker: in a
-    push that is held, as in a step, all workers wait for the slowest. Of a step that is what it sends, before it waits.
-    A step is sent once, however many units this worker has in it: they have equal parts of that, so that none of them
-    stands out from a window of the detector. The transfer of a step without units counts for no unit.
+    A unit's own time is its computation, and its transfer if that waits for no other worker: in a held push, as in a
+    step, all workers wait for the slowest. In a step the transfer is the sending, before the wait. A step is sent once,
+    however many units this worker has in it; they share its sending time equally, so that none of them stands out from
+    a window of the detector. The sending time of a step without units is not counted for any unit.
 
     Lists are appended to by the training thread and swapped by the heartbeat's; the lock guards the swap, the sums
     and the phase, so that a report never carries one phase's position under another's phase.

@@ -30,7 +30,7 @@ from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.partition import partition
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import ParameterPool
-from hybridsync.server.secondary import Store
+from hybridsync.server.secondary import Secondary
 from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.snapshot import CommittedState, SnapshotBuffer
@@ -82,7 +82,7 @@ class Job:
 
     chief: Chief
     primary: Primary
-    store: Store
+    store: Secondary
     head: AgentSessions
     to_chief: Channel
     to_server: Channel
@@ -267,7 +267,7 @@ def running() -> Iterator[Job]:
     server, server_at = make_server([PhaseServicer(primary), serving, SnapshotServicer(primary)])
     part, *_ = partition(programs, 1)
     reader_at = partial(SnapshotClient, deadline_secs=SECS)
-    store = Store(part, reader_at, SYSTEM_CLOCK, allocate=memory.allocate)
+    store = Secondary(part, reader_at, SYSTEM_CLOCK, allocate=memory.allocate)
     servicers = [PhaseServicer(store), ShardServicer(store, num_bytes, 2 * WORKERS + 2), SnapshotServicer(store)]
     store_server, store_at = make_server(servicers)
     head = AgentSessions(3, AGENT.config_digest, 60.0, lambda: None)

@@ -16,7 +16,7 @@ from hybridsync.collectives.mesh.process_group import CollectiveBroken
 from hybridsync.collectives.packing import FlatContributions, FlatPart, FlatParts
 from hybridsync.core.errors import PhaseRevoked
 from hybridsync.interfaces.messages import GroupReply
-from hybridsync.training.averaging import Part, mean, part_of
+from hybridsync.training.averaging import AveragedPart, mean, part_of
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.state import initial_state
 from tests.roles import phase_of
@@ -67,7 +67,7 @@ def communicator(process_group: Any) -> MeshCommunicator:
     return MeshCommunicator(process_group, dataclasses.replace(phase_of(), device_choice=3), flats[False].flat, flats)
 
 
-def equal(left: Part, right: Part) -> bool:
+def equal(left: AveragedPart, right: AveragedPart) -> bool:
     pairs = zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
     return jax.tree.structure(left) == jax.tree.structure(right) and all(
         a.dtype == b.dtype and np.array_equal(a, b) for a, b in pairs
@@ -84,7 +84,7 @@ def test_a_part_comes_back_as_it_was_packed(optimizer: bool) -> None:
 
 
 def test_half_precision_and_unsigned_leaves_keep_their_types() -> None:
-    part = Part({"w": jnp.bfloat16([1.5, 2])}, {"key": jnp.uint32([7, 9])}, ())
+    part = AveragedPart({"w": jnp.bfloat16([1.5, 2])}, {"key": jnp.uint32([7, 9])}, ())
     flat = FlatPart(part)
     floats, ints = flat.split(part)
     assert equal(flat.join(floats.copy(), ints.copy()), part)

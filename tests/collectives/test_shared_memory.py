@@ -24,14 +24,14 @@ from hybridsync.collectives.shared_memory.communicator import (
     SharedMemoryCommunicator,
     slice_of,
 )
-from hybridsync.collectives.shared_memory.service import MOST_WORKERS, SlabService, join
+from hybridsync.collectives.shared_memory.service import MOST_WORKERS, SumService, join
 from hybridsync.core.addresses import at_socket
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import ConfigError, HybridSyncError, PhaseRevoked, TaskError, WaitTimeout
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.runtime.wiring.collectives import choose
-from hybridsync.training.averaging import Part, mean, part_of
+from hybridsync.training.averaging import AveragedPart, mean, part_of
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.compiled_programs import _total
 from hybridsync.training.state import initial_state
@@ -81,7 +81,7 @@ def address() -> Iterator[str]:
 
 @pytest.fixture
 def workers(address: str) -> Iterator[Workers]:
-    service = SlabService(4, address)
+    service = SumService(4, address)
     found = Workers(address, (0, 1, 4, 7))
     yield found
     found.threads.shutdown()
@@ -154,7 +154,7 @@ def test_groups_of_any_members_have_the_mean_of_theirs(workers: Workers):
                 optimizer = sequence % 3 == 0
                 reply = GroupReply(sequence=sequence, members=group, optimizer=optimizer)
                 part = parts[worker] if optimizer else parts[worker]._replace(opt_state=())
-                average: Part = communicators[worker].group_mean(reply, worker, part)
+                average: AveragedPart = communicators[worker].group_mean(reply, worker, part)
                 wanted = expected[group] if optimizer else expected[group]._replace(opt_state=())
                 jax.tree.map(lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-6), average, wanted)
 
@@ -271,13 +271,13 @@ def test_memory_that_the_host_has_not_is_refused_with_what_to_do(workers: Worker
 
 def test_what_cannot_be_served_is_refused_with_what_to_do(address: str):
     with pytest.raises(HybridSyncError, match="251 workers, of 250 at most; run with --collective=host"):
-        SlabService(MOST_WORKERS + 1, address)
+        SumService(MOST_WORKERS + 1, address)
     with pytest.raises(HybridSyncError, match=r"127\.0\.0\.1:0, which is no socket; run with --collective=host"):
-        SlabService(2, "127.0.0.1:0")
+        SumService(2, "127.0.0.1:0")
 
 
 def test_a_service_that_lacks_descriptors_for_a_moment_is_asked_again(address: str, monkeypatch: pytest.MonkeyPatch):
-    service, times, really = SlabService(2, address), iter(range(2)), os.pidfd_open
+    service, times, really = SumService(2, address), iter(range(2)), os.pidfd_open
 
     def lacking(pid: int) -> int:
         if next(times, None) is not None:
@@ -290,7 +290,7 @@ def test_a_service_that_lacks_descriptors_for_a_moment_is_asked_again(address: s
 
 
 def test_a_worker_that_may_not_open_all_files_is_told(address: str, monkeypatch: pytest.MonkeyPatch):
-    service = SlabService(4, address)
+    service = SumService(4, address)
     monkeypatch.setattr("hybridsync.collectives.shared_memory.service.MOST_WORKERS", 2)
     with pytest.raises(HybridSyncError, match="raise `ulimit -n`"):
         join(address, 1, 1, 10.0)
@@ -312,7 +312,7 @@ def test_a_service_without_memory_is_refused_with_what_to_do(address: str, monke
 
     monkeypatch.setattr(slab.os, "posix_fallocate", full)
     with pytest.raises(HybridSyncError, match="Cannot allocate memory; mend that, or run with --collective=host"):
-        SlabService(2, address)
+        SumService(2, address)
 
 
 def test_a_reason_is_never_shortened_to_none(workers: Workers):
@@ -324,7 +324,7 @@ def test_a_reason_is_never_shortened_to_none(workers: Workers):
 def test_a_service_that_is_gone_or_has_no_such_place_is_named(address: str):
     with pytest.raises(WaitTimeout, match="worker 3 gets no shared memory"):
         join(address, 0, 3, 0.2)
-    service = SlabService(2, address)
+    service = SumService(2, address)
     with pytest.raises(HybridSyncError, match="refuses worker 3: it is of another user, or has no place 2"):
         join(address, 2, 3, 5.0)
     service.stop()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hybridsync.collectives.shared_memory.service import SlabService
+from hybridsync.collectives.shared_memory.service import SumService
 from hybridsync.core.addresses import at_socket, socket_path
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 
@@ -55,9 +55,9 @@ class Member:
 
 
 @pytest.fixture
-def service() -> Iterator[SlabService]:
+def service() -> Iterator[SumService]:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        served = SlabService(PLACES, at_socket(Path(folder) / "slab"))
+        served = SumService(PLACES, at_socket(Path(folder) / "slab"))
         yield served
         served.stop()
 
@@ -73,7 +73,7 @@ def memory_files(pid: int) -> int:
     return found
 
 
-def slab_bytes(service: SlabService) -> int:
+def slab_bytes(service: SumService) -> int:
     """Return how much memory the slab takes."""
     return 512 * os.fstat(service._files[0]).st_blocks
 
@@ -83,7 +83,7 @@ def maps_of(file_number: int) -> int:
     return sum(line.split()[4] == str(file_number) for line in Path("/proc/self/maps").read_text().splitlines())
 
 
-def survive_deaths(service: SlabService, deaths: int) -> list[float]:
+def survive_deaths(service: SumService, deaths: int) -> list[float]:
     """Kill members in turn, each in the middle of a round; returns the seconds until the later survivor knew of each.
 
     After each death the survivors step again by themselves, and then with the successor. Nothing of the dead is left.
@@ -126,7 +126,7 @@ def survive_deaths(service: SlabService, deaths: int) -> list[float]:
     return took
 
 
-def test_survivors_of_twenty_deaths_know_at_once_and_step_again(service: SlabService):
+def test_survivors_of_twenty_deaths_know_at_once_and_step_again(service: SumService):
     took = survive_deaths(service, 20)
     assert len([secs for secs in took if secs <= 0.1]) >= 18 and max(took) < 1.0, sorted(took)[-4:]
 
@@ -134,7 +134,7 @@ def test_survivors_of_twenty_deaths_know_at_once_and_step_again(service: SlabSer
 @pytest.mark.soak
 @pytest.mark.alone
 @pytest.mark.timeout(900)
-def test_two_hundred_deaths_leave_nothing_behind(service: SlabService):
+def test_two_hundred_deaths_leave_nothing_behind(service: SumService):
     took = survive_deaths(service, 200)
     slab = os.fstat(service._files[0]).st_ino
     assert maps_of(slab) == 1
@@ -145,7 +145,7 @@ def test_two_hundred_deaths_leave_nothing_behind(service: SlabService):
     assert at_once >= 198 and max(took) < 1.0, sorted(took)[-4:]
 
 
-def test_a_successor_is_not_taken_for_the_process_whose_place_it_has(service: SlabService):
+def test_a_successor_is_not_taken_for_the_process_whose_place_it_has(service: SumService):
     """It asks for the place while the service is busy with a caller that says nothing, as its predecessor dies."""
     members = [Member(service.address, place) for place in range(2)]
     try:
@@ -172,7 +172,7 @@ def test_a_successor_is_not_taken_for_the_process_whose_place_it_has(service: Sl
             member.end()
 
 
-def test_a_member_that_has_ended_before_a_phase_is_not_waited_for_and_one_that_comes_late_is(service: SlabService):
+def test_a_member_that_has_ended_before_a_phase_is_not_waited_for_and_one_that_comes_late_is(service: SumService):
     """Members of a replay join when they can; a member of a run that dies while others enter has joined before."""
     early = Member(service.address, 0)
     late: Member | None = None
@@ -197,7 +197,7 @@ def test_a_member_that_has_ended_before_a_phase_is_not_waited_for_and_one_that_c
             member.end()
 
 
-def test_a_member_that_stands_still_is_told_from_a_dead_one(service: SlabService):
+def test_a_member_that_stands_still_is_told_from_a_dead_one(service: SumService):
     """The others wait for it: whether it is given up is the chief's to say."""
     members = [Member(service.address, place) for place in range(2)]
     try:

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Any, ClassVar
 
-from hybridsync.collectives.backend import Membership
+from hybridsync.collectives.backend import CommunicatorPhase
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import PhaseRevoked, WaitTimeout
 from hybridsync.interfaces.messages import GroupReply
-from hybridsync.training.averaging import Part, mean
+from hybridsync.training.averaging import AveragedPart, mean
 from hybridsync.training.compiled_programs import Programs
 
 SECS = 60.0
@@ -63,7 +63,7 @@ class ToyCommunicator:
     def gather(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         return self._exchange("gather", index, reasons)
 
-    def group_mean(self, reply: GroupReply, worker: int, part: Part) -> Part:
+    def group_mean(self, reply: GroupReply, worker: int, part: AveragedPart) -> AveragedPart:
         self._calls["group_mean"] += 1
         place = reply.members.index(worker)
         average = mean(self._board.exchange(reply.sequence, place, len(reply.members), part))
@@ -94,5 +94,5 @@ class ToyCollectives:
     def prepare(self, *, sums: bool, groups: bool) -> None:
         self.calls["prepare"] += 1
 
-    def communicator(self, phase: Membership) -> ToyCommunicator:
+    def communicator(self, phase: CommunicatorPhase) -> ToyCommunicator:
         return ToyCommunicator(phase.members, self._sum_up, self.calls)

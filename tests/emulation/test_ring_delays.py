@@ -11,10 +11,10 @@ from hybridsync.core.errors import ConfigError
 from hybridsync.emulation.ring_delays import CollectiveSizes, DelayedCommunicator, check_rings
 from hybridsync.emulation.ring_model import Rings
 from hybridsync.interfaces.messages import GroupReply
-from hybridsync.training.averaging import Part
+from hybridsync.training.averaging import AveragedPart
 from tests.telemetry.clocks import ManualClock
 
-PART = Part((), (), ())
+PART = AveragedPart((), (), ())
 SIZES = CollectiveSizes(contribution=200, parameters=100, state=300)
 
 

@@ -52,7 +52,7 @@ from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
 from hybridsync.server.partition import partition
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import ParameterPool
-from hybridsync.server.secondary import Store
+from hybridsync.server.secondary import Secondary
 from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training import snapshot
 from hybridsync.training.snapshot import CommittedState, SnapshotBuffer
@@ -227,7 +227,7 @@ class Job:
         pool, allocate = ParameterPool(programs.parameters_layout, memory.allocate), memory.allocate
         log, over = NullApplyLog(), threading.Event()
         self.primary = Primary(programs, pool, reader_at, self.clock, log, over, allocate=allocate)
-        self.store = Store(part, reader_at, self.clock, allocate=allocate)
+        self.store = Secondary(part, reader_at, self.clock, allocate=allocate)
         hosts, clock = 3, TimedClock(self.locks["head"])
         self.head = AgentSessions(hosts, AGENT.config_digest, 600.0, lambda: None, clock)
         self.replica = Replica(programs, reader_at, self.clock, NullApplyLog(), allocate)

@@ -16,7 +16,7 @@ from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.bulk_link import BulkLinkServicer
 from hybridsync.transport.grpc.dialling import make_channel
 from hybridsync.transport.grpc.head import HeadServicer
-from hybridsync.transport.grpc.token import KEY
+from hybridsync.transport.grpc.interceptors import TOKEN_KEY
 from hybridsync.transport.grpc.transport import GrpcTransport
 from hybridsync.transport.link import Services
 
@@ -111,7 +111,7 @@ def call(channel: grpc.Channel, method: str, sent: list[bytes], token: str | Non
     """
     service, _, name = method.partition("/")
     descriptor = pb.DESCRIPTOR.services_by_name[service].methods_by_name[name]
-    path, metadata = f"/hybridsync.{method}", () if token is None else ((KEY, token),)
+    path, metadata = f"/hybridsync.{method}", () if token is None else ((TOKEN_KEY, token),)
     if descriptor.client_streaming:
         return list(channel.stream_stream(path)(iter(sent), timeout=secs, metadata=metadata))
     if descriptor.server_streaming:

@@ -25,8 +25,8 @@ from hybridsync.security.keyring import Keyring
 from hybridsync.transport.grpc import channels
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
+from hybridsync.transport.grpc.interceptors import TOKEN_KEY
 from hybridsync.transport.grpc.optimizer_state import OptimizerServicer
-from hybridsync.transport.grpc.token import KEY
 from tests.security.roles import NUM_BYTES, SECS, TOKEN, Role, dialled, messages, served
 from tests.transport.conftest import FakeChief
 
@@ -99,7 +99,7 @@ def test_a_stream_that_says_nothing_gives_its_thread_back(
             yield from ()
 
         stream = channel.stream_stream("/hybridsync.OptimizerState/Upload")
-        replies = stream(nothing(), timeout=2 * SECS, metadata=((KEY, TOKEN),))
+        replies = stream(nothing(), timeout=2 * SECS, metadata=((TOKEN_KEY, TOKEN),))
         assert user.status() == FakeChief().status(), "the only thread waits for the stream"
         with pytest.raises(grpc.RpcError) as ended:
             list(replies)
@@ -138,7 +138,7 @@ def test_an_honest_callers_calls_go_on_beside_a_flood(authority: Authority, kind
     chief, honest = FakeChief(), 0
     method = "Chief/Lease" if kind in ("no message", "for another") else "Chief/Stop"
     sent = b"\xff no message" if kind == "no message" else messages(method, worker=3)[0]
-    metadata = () if kind == "no token" else ((KEY, TOKEN),)
+    metadata = () if kind == "no token" else ((TOKEN_KEY, TOKEN),)
     with ExitStack() as stack, chief_at(authority, chief) as address, user_of(address, authority) as user:
 
         def make() -> Callable[[], Any]:
@@ -234,7 +234,7 @@ def test_nothing_of_a_refused_push_is_kept(authority: Authority) -> None:
         stream = channel.stream_stream("/hybridsync.Shard/Stage")
         for _ in range(20):  # more than the role has buffers: none is lost to a push that is refused
             with pytest.raises(grpc.RpcError, match=r"speaks for worker 3"):
-                list(stream(iter(messages("Shard/Stage", worker=3)), timeout=SECS, metadata=((KEY, TOKEN),)))
+                list(stream(iter(messages("Shard/Stage", worker=3)), timeout=SECS, metadata=((TOKEN_KEY, TOKEN),)))
         with pytest.raises(grpc.RpcError, match=r"a call has reached the role"):
-            list(stream(iter(messages("Shard/Stage", worker=2)), timeout=SECS, metadata=((KEY, TOKEN),)))
+            list(stream(iter(messages("Shard/Stage", worker=2)), timeout=SECS, metadata=((TOKEN_KEY, TOKEN),)))
     assert role.seen == ["stage"]

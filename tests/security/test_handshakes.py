@@ -23,9 +23,9 @@ from hybridsync.security.credentials import Credentials
 from hybridsync.security.identity import Identity
 from hybridsync.security.keyring import Keyring
 from hybridsync.transport.grpc.chief import ChiefClient
+from hybridsync.transport.grpc.interceptors import TOKEN_KEY
 from hybridsync.transport.grpc.parameter_server import ParameterClient
 from hybridsync.transport.grpc.snapshot_source import SnapshotClient
-from hybridsync.transport.grpc.token import KEY
 from tests.security.conftest import HOUR, certified, now
 from tests.security.roles import NUM_BYTES, REACHED, TOKEN, Role, call, dialled, messages, outcome, served
 
@@ -154,7 +154,14 @@ def test_a_certificate_that_names_nobody_makes_no_call(clusters: Clusters, role:
 
 @pytest.mark.parametrize(
     "metadata",
-    [(), ((KEY, "0" * 64),), ((KEY, TOKEN[:-1]),), ((KEY, TOKEN), (KEY, TOKEN)), ((KEY, ""),), ((KEY, TOKEN.upper()),)],
+    [
+        (),
+        ((TOKEN_KEY, "0" * 64),),
+        ((TOKEN_KEY, TOKEN[:-1]),),
+        ((TOKEN_KEY, TOKEN), (TOKEN_KEY, TOKEN)),
+        ((TOKEN_KEY, ""),),
+        ((TOKEN_KEY, TOKEN.upper()),),
+    ],
     ids=["none", "another run's", "a part", "twice", "empty", "in capitals"],
 )
 def test_a_certificate_does_not_replace_the_token(

@@ -19,7 +19,7 @@ from hybridsync.transport.grpc import dialling
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
 from hybridsync.transport.grpc.dialling import Channel
-from hybridsync.transport.grpc.token import KEY
+from hybridsync.transport.grpc.interceptors import TOKEN_KEY
 from tests.security.roles import REACHED, SECS, TOKEN, Role, dialled, messages, outcome, served
 from tests.transport.conftest import FakeChief
 
@@ -117,7 +117,7 @@ def test_calls_with_an_exchanged_token(
 ) -> None:
     role, clock = Role(), Clock()
     keys = Keyring(TOKEN, authority.issue("chief"), clock)
-    metadata = tuple((KEY, each) for each in shown)
+    metadata = tuple((TOKEN_KEY, each) for each in shown)
     with served(role, None, keys=keys) as address, dialled(address, authority.issue("user"), "chief") as channel:
         keys.exchange(NEW, authority.issue("chief"))
         clock.now += age

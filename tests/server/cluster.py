@@ -19,7 +19,7 @@ from hybridsync.server.partition import partition
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import ParameterPool
 from hybridsync.server.replication import Peers
-from hybridsync.server.secondary import Store
+from hybridsync.server.secondary import Secondary
 from hybridsync.storage.apply_log_entries import Entry, Left
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.snapshot import SnapshotBuffer
@@ -62,7 +62,7 @@ class Cluster:
     """
 
     def __init__(
-        self, programs: Programs, num_servers: int, wrap: Callable[[Store], Any] = lambda store: store
+        self, programs: Programs, num_servers: int, wrap: Callable[[Secondary], Any] = lambda store: store
     ) -> None:
         self.programs, self.num_servers = programs, num_servers
         self.log, self.failures = ListedLog(), list[HybridSyncError]()
@@ -73,7 +73,7 @@ class Cluster:
         self.parts = partition(programs, num_servers)
         self.roles: dict[str, Any] = {CHIEF: self.snapshot_buffer}
         failed = self.failures.append
-        self.stores = [Store(part, self.reader_at, SYSTEM_CLOCK, failed=failed) for part in self.parts[1:]]
+        self.stores = [Secondary(part, self.reader_at, SYSTEM_CLOCK, failed=failed) for part in self.parts[1:]]
         self.addresses = tuple(f"server {server}" for server in range(num_servers))
         wrapped = dict(zip(self.addresses[1:], map(wrap, self.stores), strict=True))
         self.primary = Primary(

@@ -20,9 +20,9 @@ from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import ENTERING, Report
-from hybridsync.server.phase_entry import Entrance
 from hybridsync.server.primary import Primary
-from hybridsync.server.secondary import Store
+from hybridsync.server.secondary import Secondary
+from hybridsync.server.turns import Entrance
 from hybridsync.training.buffer_layout import fingerprint
 from tests.roles import CHIEF, hello, push_of
 from tests.server.cluster import Cluster
@@ -60,7 +60,7 @@ class Scene:
     def __init__(self, kind: str) -> None:
         self.cluster = Cluster(programs(), 2)
         self.first = self.cluster.enter()
-        self.server: Primary | Store = self.cluster.primary if kind == "primary" else self.cluster.stores[0]
+        self.server: Primary | Secondary = self.cluster.primary if kind == "primary" else self.cluster.stores[0]
         self.gate = self.cluster.roles[CHIEF] = Gate(self.cluster.snapshot_buffer)
         self.threads = ThreadPoolExecutor(8)
 

@@ -20,7 +20,7 @@ from hybridsync.protocols.base import Apply, Arrival, Release, ServerRule
 from hybridsync.replay.logged_run import LoggedPhase
 from hybridsync.replay.phases import on_one_device
 from hybridsync.server import primary as primary_module
-from hybridsync.server.secondary import Store
+from hybridsync.server.secondary import Secondary
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.compiled_programs import Parameters, Programs
 from tests.roles import push_of
@@ -351,7 +351,7 @@ def test_a_store_that_misses_something_says_that_the_servers_have_come_apart():
 
 def test_updates_that_are_told_again_are_passed_over():
     class Twice:
-        def __init__(self, store: Store) -> None:
+        def __init__(self, store: Secondary) -> None:
             self._store = store
 
         def apply(self, phase_id, updates):
@@ -370,7 +370,7 @@ def test_updates_that_are_told_again_are_passed_over():
 class Lost:
     """A store that cannot be reached any more."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Secondary) -> None:
         self._store = store
 
     def apply(self, phase_id, updates):

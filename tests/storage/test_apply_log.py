@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import pytest
 
-from hybridsync.interfaces.messages import GroupUpdate, Part
+from hybridsync.interfaces.messages import GroupUpdate, PushInUpdate
 from hybridsync.storage import apply_log
 from hybridsync.storage.apply_log import FileApplyLog, cut, forget, in_thread, open_apply_log, read, records
 from hybridsync.storage.apply_log_entries import Entry, Left, Stepped
@@ -56,13 +56,15 @@ def test_the_places_of_units_are_read_as_they_were_written_and_stand_only_where_
 
 
 def test_the_parts_of_an_update_are_read_as_they_were_written_and_stand_only_where_they_differ(path: Path) -> None:
-    made = replace(entry(5), units=(8, 9), base=2, weight=2.0, parts=(Part((8,), 4, 0.5), Part((9,), 2)))
+    made = replace(
+        entry(5), units=(8, 9), base=2, weight=2.0, parts=(PushInUpdate((8,), 4, 0.5), PushInUpdate((9,), 2))
+    )
     log = FileApplyLog(path)
     log.write(made)
     log.flush()
     *_, last = read(path)
     assert last == made and last.versions == {2, 4} and last.pushes == made.parts
-    assert entry(4).pushes == (Part((3,), 3),)
+    assert entry(4).pushes == (PushInUpdate((3,), 3),)
     assert ["parts" in line for line in path.read_text().splitlines()] == [False] * 4 + [True]
 
 

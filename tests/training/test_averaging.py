@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hybridsync.interfaces.messages import GroupReply
-from hybridsync.training.averaging import Part, averaged, copied, mean, part_of
+from hybridsync.training.averaging import AveragedPart, averaged, copied, mean, part_of
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.state import TrainState, initial_state
 from tests.tasks import batchnorm_task, momentum_sgd
@@ -19,14 +19,16 @@ def state_of(seed: int):
 
 
 def test_floats_become_the_mean_in_member_order_and_integers_the_maximum() -> None:
-    parts = [Part({"w": jnp.float32([value, value / 4])}, {"steps": jnp.int32(value)}, ()) for value in (1, 2, 5)]
+    parts = [
+        AveragedPart({"w": jnp.float32([value, value / 4])}, {"steps": jnp.int32(value)}, ()) for value in (1, 2, 5)
+    ]
     average = mean(tuple(parts))
     np.testing.assert_allclose(average.params["w"], [8 / 3, 2 / 3], rtol=1e-7)
     assert int(average.model_state["steps"]) == 5
 
 
 def test_half_precision_is_averaged_in_single_and_keeps_its_type() -> None:
-    parts = [Part({"w": jnp.bfloat16(value)}, {}, ()) for value in (256, 1, 1, 1)]
+    parts = [AveragedPart({"w": jnp.bfloat16(value)}, {}, ()) for value in (256, 1, 1, 1)]
     average = mean(tuple(parts)).params["w"]
     assert average.dtype == jnp.bfloat16 and float(average) == 65.0, "256 + 1 is 256 in half precision, and the mean 64"
 

@@ -8,7 +8,7 @@ import pytest
 
 from hybridsync.core.errors import RoleLost
 from hybridsync.transport.grpc.dialling import Channel
-from hybridsync.transport.grpc.exchange import Exchange
+from hybridsync.transport.grpc.exchange import StreamExchange
 
 
 class Echo(grpc.GenericRpcHandler):
@@ -40,16 +40,16 @@ def echo() -> Echo:
 
 
 @pytest.fixture
-def exchange(echo: Echo, serve, closing) -> Exchange:
+def exchange(echo: Echo, serve, closing) -> StreamExchange:
     channel = closing(Channel(serve(echo)))
-    return closing(Exchange(channel.stream_stream("/any/method"), "server 0"))
+    return closing(StreamExchange(channel.stream_stream("/any/method"), "server 0"))
 
 
-def test_requests_one_after_the_other_share_a_stream(exchange: Exchange) -> None:
+def test_requests_one_after_the_other_share_a_stream(exchange: StreamExchange) -> None:
     assert [exchange.send(b"a", 10), exchange.send(b"b", 10)] == [b"1 a", b"1 b"]
 
 
-def test_callers_at_the_same_time_do_not_wait_for_each_other(exchange: Exchange, echo: Echo) -> None:
+def test_callers_at_the_same_time_do_not_wait_for_each_other(exchange: StreamExchange, echo: Echo) -> None:
     arrived, go_on = threading.Event(), threading.Event()
 
     def hold(request: bytes, context: grpc.ServicerContext) -> None:
@@ -67,14 +67,14 @@ def test_callers_at_the_same_time_do_not_wait_for_each_other(exchange: Exchange,
     assert not first.is_alive()
 
 
-def test_an_old_stream_is_replaced_and_ended(exchange: Exchange, echo: Echo, monkeypatch) -> None:
+def test_an_old_stream_is_replaced_and_ended(exchange: StreamExchange, echo: Echo, monkeypatch) -> None:
     monkeypatch.setattr("hybridsync.transport.grpc.exchange.STREAM_SECS", 0.0)
     exchange.send(b"a", 10)
     assert exchange.send(b"b", 10) == b"2 b"
     assert echo.ended.acquire(timeout=10), "the first stream was not ended"
 
 
-def test_an_error_ends_the_stream_and_the_next_request_opens_another(exchange: Exchange, echo: Echo) -> None:
+def test_an_error_ends_the_stream_and_the_next_request_opens_another(exchange: StreamExchange, echo: Echo) -> None:
     echo.behave = lambda request, context: context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no")
     with pytest.raises(grpc.RpcError) as refused:
         exchange.send(b"a", 10)
@@ -83,13 +83,13 @@ def test_an_error_ends_the_stream_and_the_next_request_opens_another(exchange: E
     assert exchange.send(b"b", 10) == b"2 b"
 
 
-def test_a_stream_that_ends_without_an_answer_is_a_lost_role(exchange: Exchange, echo: Echo) -> None:
+def test_a_stream_that_ends_without_an_answer_is_a_lost_role(exchange: StreamExchange, echo: Echo) -> None:
     echo.behave = lambda request, context: "end"
     with pytest.raises(RoleLost, match="server 0 ended the stream without an answer"):
         exchange.send(b"a", 10)
 
 
-def test_a_callee_that_does_not_answer_is_given_up_in_time(exchange: Exchange, echo: Echo, monkeypatch) -> None:
+def test_a_callee_that_does_not_answer_is_given_up_in_time(exchange: StreamExchange, echo: Echo, monkeypatch) -> None:
     monkeypatch.setattr("hybridsync.transport.grpc.exchange.STREAM_SECS", 0.1)
     go_on = threading.Event()
     echo.behave = lambda request, context: go_on.wait(10)

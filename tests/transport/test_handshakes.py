@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hybridsync.core.errors import HandshakeRefused
-from hybridsync.transport.grpc.handshakes import CLOSED_SECS, Handshakes
+from hybridsync.transport.grpc.dialling import CLOSED_SECS, Handshakes
 
 AT = "failed to connect to all addresses; last error: "
 VERIFY = f"{AT}UNKNOWN: ipv4:10.0.0.1:1: Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: VERIFY_FAILED: OK"

@@ -25,7 +25,7 @@ from hybridsync.server.partition import partition
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import DevicePublisher, ParameterPool
 from hybridsync.server.replication import Peers
-from hybridsync.server.secondary import Store
+from hybridsync.server.secondary import Secondary
 from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.compiled_programs import Parameters
@@ -127,7 +127,7 @@ class Job:
         )
 
     def _serve_other(self, part: Any) -> str:
-        store = Store(part, self.transport.holder, SYSTEM_CLOCK, allocate=self.transport.allocate)
+        store = Secondary(part, self.transport.holder, SYSTEM_CLOCK, allocate=self.transport.allocate)
         return self._serve(
             f"server {part.server}",
             Services(

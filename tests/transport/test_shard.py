@@ -16,7 +16,7 @@ from hybridsync.interfaces.messages import Push, Snapshot, Update
 from hybridsync.interfaces.ports import BufferView
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.replication import Peers
-from hybridsync.server.secondary import Store
+from hybridsync.server.secondary import Secondary
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.shard import ShardClient, ShardServicer
@@ -146,7 +146,7 @@ class ServedCluster(Cluster):
     def __init__(self, made, num_servers: int, serve: Callable[..., str], closing: Callable[[Any], Any]) -> None:
         super().__init__(made, num_servers)
         self._closing = closing
-        self.stores = [Store(part, self.reader_at, SYSTEM_CLOCK) for part in self.parts[1:]]
+        self.stores = [Secondary(part, self.reader_at, SYSTEM_CLOCK) for part in self.parts[1:]]
         self.primary._state._peers = Peers(
             self.parts, lambda address: closing(ShardClient(address, deadline_secs=20)), self.failures.append
         )

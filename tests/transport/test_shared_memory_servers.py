@@ -22,7 +22,7 @@ from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import ParameterPool
 from hybridsync.server.replication import Peers
-from hybridsync.server.secondary import Store
+from hybridsync.server.secondary import Secondary
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.snapshot import SnapshotBuffer
@@ -195,7 +195,7 @@ class SharedCluster(Cluster):
         self.primary = Primary(
             *(made, pool, self.reader_at, SYSTEM_CLOCK, self.log, threading.Event()), peers=peers, allocate=allocate
         )
-        self.stores = [Store(part, self.reader_at, SYSTEM_CLOCK, allocate=allocate) for part in self.parts[1:]]
+        self.stores = [Secondary(part, self.reader_at, SYSTEM_CLOCK, allocate=allocate) for part in self.parts[1:]]
         endpoint = Endpoint(self.primary, self.parts[0].programs.contribution_layout)
         self._serve(Services(holder=self.primary, parameters=endpoint, num_buffers=6))
         for store in self.stores:

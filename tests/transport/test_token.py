@@ -18,8 +18,8 @@ from hybridsync.security.keyring import Keyring
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
+from hybridsync.transport.grpc.interceptors import TOKEN_KEY
 from hybridsync.transport.grpc.parameter_server import ParameterClient
-from hybridsync.transport.grpc.token import KEY
 from hybridsync.transport.grpc.transport import GrpcTransport
 from hybridsync.transport.link import Services
 from tests.roles import hello
@@ -54,7 +54,13 @@ def _every_method() -> list[str]:
 
 @pytest.mark.parametrize(
     "metadata",
-    [(), ((KEY, "0" * 64),), ((KEY, TOKEN[:-1]),), ((KEY, TOKEN), (KEY, TOKEN)), ((KEY, ""),)],
+    [
+        (),
+        ((TOKEN_KEY, "0" * 64),),
+        ((TOKEN_KEY, TOKEN[:-1]),),
+        ((TOKEN_KEY, TOKEN), (TOKEN_KEY, TOKEN)),
+        ((TOKEN_KEY, ""),),
+    ],
     ids=["none", "another", "a part", "twice", "empty"],
 )
 def test_no_method_answers_a_call_without_the_token_and_none_reads_what_it_says(

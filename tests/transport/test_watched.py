@@ -12,12 +12,12 @@ from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
 from hybridsync.runtime.watchdog import Watchdog
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
-from hybridsync.transport.grpc.declared_calls import CALL_SECS, watched_calls
+from hybridsync.transport.grpc.interceptors import WATCHED_CALL_SECS, watched_calls
 from tests.telemetry.clocks import ManualClock
 from tests.transport.conftest import FakeChief
 
 STATE_BYTES = 400_000_000
-LIMIT_SECS = CALL_SECS + 4 * transfer_secs(STATE_BYTES)
+LIMIT_SECS = WATCHED_CALL_SECS + 4 * transfer_secs(STATE_BYTES)
 END_SECS = 60.0
 
 

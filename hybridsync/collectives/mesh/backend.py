@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hybridsync.collectives.backend import NO_GROUP, Collectives, Communicator, Membership, Place, Service
+from hybridsync.collectives.backend import NO_GROUP, Collectives, Communicator, CommunicatorPhase, Place, Service
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.collectives.mesh.process_group import ProcessGroup, start_service, stay_apart
 from hybridsync.core.errors import HybridSyncError
@@ -28,7 +28,7 @@ class NoCollectives:
     def prepare(self, *, sums: bool, groups: bool) -> None:
         """See `Collectives.prepare`."""
 
-    def communicator(self, phase: Membership) -> Communicator:
+    def communicator(self, phase: CommunicatorPhase) -> Communicator:
         """Refuse (see `Collectives.communicator`).
 
         Raises:

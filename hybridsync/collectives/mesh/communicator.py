@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from hybridsync.collectives.backend import Membership
+from hybridsync.collectives.backend import CommunicatorPhase
 from hybridsync.collectives.mesh.flat_sum import MeshSum
 from hybridsync.collectives.mesh.process_group import CollectiveBroken, ProcessGroup
 from hybridsync.collectives.packing import FlatContributions, FlatParts
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import PhaseRevoked
 from hybridsync.interfaces.messages import GroupReply
-from hybridsync.training.averaging import Part
+from hybridsync.training.averaging import AveragedPart
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.state import TrainState
 
@@ -50,7 +50,7 @@ class MeshCommunicator:
     """
 
     def __init__(
-        self, process_group: ProcessGroup, phase: Membership, flat: FlatContributions, flats: FlatParts
+        self, process_group: ProcessGroup, phase: CommunicatorPhase, flat: FlatContributions, flats: FlatParts
     ) -> None:
         self._process_group, self._phase, self._flat, self._flats = process_group, phase, flat, flats
         self._lock = threading.Lock()
@@ -89,7 +89,7 @@ class MeshCommunicator:
         texts = total.reshape(rows.shape).astype(np.uint8)
         return tuple(tuple(row.tobytes().rstrip(b"\0").decode(errors="replace") for row in member) for member in texts)
 
-    def group_mean(self, reply: GroupReply, worker: int, part: Part) -> Part:
+    def group_mean(self, reply: GroupReply, worker: int, part: AveragedPart) -> AveragedPart:
         """Bring a part (see `Communicator.group_mean`)."""
         kind = self._flats[reply.optimizer]
         floats, ints = kind.split(part)
@@ -152,7 +152,7 @@ class MeshCollectives:
         if groups:
             compile_groups(process_group, self._flats, self._state)
 
-    def communicator(self, phase: Membership) -> MeshCommunicator:
+    def communicator(self, phase: CommunicatorPhase) -> MeshCommunicator:
         """Return the communicator of a phase (see `Collectives.communicator`)."""
         return MeshCommunicator(self._process_group, phase, self._flat, self._flats)
 

@@ -19,7 +19,7 @@ _SELF_TEST_PERIOD = 251  # the self-test's sums stay exact in float32 up to 360 
 
 
 class MeshSum:
-    """Sum one flat buffer, and take the maximum of another, over the members of a mesh. Made by `ProcessGroup.mesh`.
+    """Sums one flat buffer, and takes the maximum of another, over the members of a mesh. Made by `ProcessGroup.mesh`.
 
     The sum is plain: for a mean, the caller puts the weights in the buffer. The condition's lock guards `_dead` and
     `_busy`, which the control thread reads and sets while the main thread is in a call.

@@ -1,7 +1,7 @@
 """One `jax.distributed` process group for the whole run (CPU, gloo), which outlives the death of its members.
 
 The coordination service runs in the supervisor (`start_service`), which never imports jax. Workers join once
-(`ProcessGroup.join`) and stay until they end. The members of a phase are a mesh over some of the process group's
+(`ProcessGroup.join`) and stay until they end. The members of a phase form a mesh over some of the process group's
 devices, in an order (`ProcessGroup.mesh`): each worker computes on its first local device, and a mesh takes one device
 of each member, by its device choice. A mesh that lost a member is dead for good; the same members continue on another
 device choice.

@@ -29,9 +29,9 @@ class SharedMemoryBackend:
 
     def serve(self, slots: tuple[int, ...], address: str) -> Service:
         """Start what hands out the memory (see `Backend.serve`)."""
-        from hybridsync.collectives.shared_memory.service import SlabService
+        from hybridsync.collectives.shared_memory.service import SumService
 
-        return SlabService(len(slots), address)
+        return SumService(len(slots), address)
 
     def join(self, place: Place) -> Callable[[Programs], Collectives]:
         """Map the memory (see `Backend.join`). JAX may have been used before, and nobody else is waited for."""

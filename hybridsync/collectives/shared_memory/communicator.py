@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridsync.collectives.backend import Membership
+from hybridsync.collectives.backend import CommunicatorPhase
 from hybridsync.collectives.packing import FlatContributions, FlatParts
 from hybridsync.collectives.shared_memory.result_buffers import ResultBuffers
 from hybridsync.collectives.shared_memory.rounds import CONTRIBUTED, COPIED, REDUCED, Rounds
@@ -23,7 +23,7 @@ from hybridsync.collectives.shared_memory.service import Joined
 from hybridsync.collectives.shared_memory.slab import Area
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.interfaces.messages import GroupReply
-from hybridsync.training.averaging import Part
+from hybridsync.training.averaging import AveragedPart
 from hybridsync.training.compiled_programs import Programs
 
 ENTER_SECS = 60.0
@@ -42,7 +42,7 @@ _SLICE = 16  # numbers of a cache line, of which each has one writer
 
 
 class SumKind(NamedTuple):
-    """What sums of one kind go through.
+    """Holds the buffers and programs that sums of one kind use.
 
     Attributes:
       area: region of the slab for these sums.
@@ -81,7 +81,7 @@ class SharedMemoryCollectives:
         if groups:
             self.flats.compile(self._state)
 
-    def communicator(self, phase: Membership) -> SharedMemoryCommunicator:
+    def communicator(self, phase: CommunicatorPhase) -> SharedMemoryCommunicator:
         """Return the communicator of a phase (see `Collectives.communicator`)."""
         return SharedMemoryCommunicator(self, phase)
 
@@ -102,7 +102,7 @@ class SharedMemoryCommunicator:
       met_at: see `Communicator.met_at`.
     """
 
-    def __init__(self, shared: SharedMemoryCollectives, phase: Membership) -> None:
+    def __init__(self, shared: SharedMemoryCollectives, phase: CommunicatorPhase) -> None:
         self._shared, self._own = shared, shared.own
         self._members = self._places(phase.members)
         words, bells = shared.joined.words, shared.joined.doorbells
@@ -148,7 +148,7 @@ class SharedMemoryCommunicator:
             self._rounds.await_peers(number, REDUCED, peers)
         return tuple(tuple(json.loads(text)) for text in told)
 
-    def group_mean(self, reply: GroupReply, worker: int, part: Part) -> Part:
+    def group_mean(self, reply: GroupReply, worker: int, part: AveragedPart) -> AveragedPart:
         """Bring a part (see `Communicator.group_mean`)."""
         packing, kind = self._shared.flats[reply.optimizer], self._shared.parts[reply.optimizer]
         members = self._places(reply.members)

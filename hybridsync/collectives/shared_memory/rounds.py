@@ -1,8 +1,8 @@
-"""The rounds of a phase, in which workers wait for each other: who has come how far, and who is gone.
+"""Runs the rounds of a phase, in which workers wait for each other: keeps how far each has come, and which are gone.
 
 A worker's progress is one number: the phase, the round in it, and the stage of that round. A member waits until its
-peers have come as far as itself. What they had written before is then in the slab, because a processor of the kinds
-that `backend.suits` names keeps the order of writes, and of reads.
+peers have come as far as itself. The slab then holds everything that they wrote before, because the processors that
+`backend.suits` names keep the order of writes, and of reads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hybridsync.core.errors import PhaseRevoked, WaitTimeout
 from hybridsync.core.plan import PhaseId
 
 CONTRIBUTED, REDUCED, COPIED = 1, 2, 3
-"""Stages of a round: its contribution is there, its slice of the sum is there, and it reads nothing any more."""
+"""Stages of a round: the member has written its contribution, has written its slice of the sum, has stopped reading."""
 
 DEADLINE_SECS = 600.0
 """How long a member waits for the slowest one; before that the chief gives up who hangs."""
@@ -51,7 +51,7 @@ class Rounds:
     ) -> None:
         self._words, self._doorbells, self._own, self._name_of = words, doorbells, own, name_of
         self._phase = ((phase.number & 0xFFFF) << 7 | phase.nonce & 0x7F) << _ROUND_BITS
-        # The process that has a place takes part, or is lost: its successor is a member of later phases only.
+        # A worker with a place takes part, or is lost: its successor is a member of later phases only.
         self._sessions = {place: words.session(place) for place in members}
         self._last: tuple[int, tuple[int, ...]] = (0, ())
         self._broken = ""

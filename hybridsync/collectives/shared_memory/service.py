@@ -30,7 +30,7 @@ _ANSWER_SECS = 1.0
 _POLL_SECS = 0.05
 
 
-class SlabService:
+class SumService:
     """Lets workers join; a thread of its own answers them and watches their processes.
 
     Args:
@@ -77,7 +77,7 @@ class SlabService:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop serving; nothing happens the second time. Who has joined keeps the memory."""
+        """Stop serving; a second call does nothing. Workers that have joined keep the memory."""
         if self._stopped:
             return
         self._stopped = True

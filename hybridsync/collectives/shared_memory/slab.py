@@ -67,7 +67,7 @@ class Words:
 
 
 class Area:
-    """Two regions a worker, for sums of one kind: what it contributes, and the slice that it has reduced.
+    """Holds two regions of each worker, for sums of one kind: its contribution, and the slice that it has reduced.
 
     Pages exist once they are used or reserved, so an area that no phase needs costs nothing.
 

@@ -10,7 +10,7 @@ from hybridsync.core.errors import ConfigError
 
 AUTO, HOST, SHARED_MEMORY = "auto", "host", "shm"
 CHOICES = (AUTO, HOST, SHARED_MEMORY)
-"""What a command line may ask for."""
+"""Values of --collective."""
 
 _BACKENDS: dict[str, Backend] = {HOST: MeshBackend(), SHARED_MEMORY: SharedMemoryBackend()}
 

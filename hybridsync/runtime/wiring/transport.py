@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 AUTO, GRPC, SHARED_MEMORY, TCP = "auto", "grpc", "shm", "tcp"
 CHOICES = (AUTO, GRPC, SHARED_MEMORY, TCP)
-"""What a command line may ask for."""
+"""Values of --link."""
 
 
 def transport_of(kind: str, keys: Keyring) -> Transport:

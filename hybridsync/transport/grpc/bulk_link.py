@@ -18,7 +18,7 @@ MOST_SOCKETS = 8
 
 @dataclass(frozen=True)
 class Place:
-    """Where a connection is expected, and by what its caller is known.
+    """Names the address at which a connection is expected, and how its caller is recognised.
 
     Args:
       port: port of the host that was asked.

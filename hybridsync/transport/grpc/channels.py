@@ -21,12 +21,10 @@ from hybridsync.security.credentials import Credentials
 from hybridsync.security.identity import Identity
 from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.callers import CallerCheck, caller_of, check_speaker
 from hybridsync.transport.grpc.codec import parse
-from hybridsync.transport.grpc.dialling import COMMON_OPTIONS, Channel
-from hybridsync.transport.grpc.handshakes import Handshakes
+from hybridsync.transport.grpc.dialling import COMMON_OPTIONS, Channel, Handshakes
+from hybridsync.transport.grpc.interceptors import CallerCheck, TokenCheck, caller_of, check_speaker
 from hybridsync.transport.grpc.status import Guard, is_busy, to_error
-from hybridsync.transport.grpc.token import TokenCheck
 
 T = TypeVar("T")
 

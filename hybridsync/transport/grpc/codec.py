@@ -1,8 +1,8 @@
 """Values to protobuf and back: one mapping, derived from the dataclasses' annotations.
 
-A dataclass travels as the protobuf message of the same name, each field under its own name. What is decoded keeps to
-the limits below, whatever the field means: lists and texts of a length that some role sends, texts without control
-characters, numbers that are finite.
+A dataclass travels as the protobuf message of the same name, each field under its own name. Decoded values keep to the
+limits below, whatever the field means: lists and texts no longer than any role sends, texts without control characters,
+finite numbers.
 
     >>> from hybridsync.interfaces.messages import LeaseReply
     >>> decode(LeaseReply, encode(LeaseReply(((0, 4),), final=True)))

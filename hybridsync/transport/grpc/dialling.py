@@ -1,4 +1,4 @@
-"""Channels: how a role is dialled, and dialled anew when this process has other credentials."""
+"""Dials a role, and dials it anew when this process has other credentials; tells why no connection comes about."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 import grpc
 
+from hybridsync.core.errors import HandshakeRefused
 from hybridsync.security.credentials import Credentials
 from hybridsync.security.identity import MEMBER, server_name
 from hybridsync.security.keyring import NO_KEYS, Keyring
-from hybridsync.transport.grpc.token import shown
+from hybridsync.transport.grpc.interceptors import token_metadata
 
 MESSAGE_BYTES = 4 << 20
 """Limit of one message, both ways: a chunk, or a small push; states go in chunks."""
@@ -29,9 +30,9 @@ COMMON_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.keepalive_permit_without_calls", 1),
 ]
 
-# What the network drops is noticed within keepalive time + timeout, because the kernel misses its acknowledgements, and
-# is over one backoff after it heals. Where the other kernel continues to acknowledge (a stopped process, a gateway that
-# swallows replies) only a ping shows it, which gRPC awaits for a minute by default: here for as long as a server's
+# A broken network is noticed within keepalive time + timeout, because the kernel misses its acknowledgements; calls
+# continue one backoff after it heals. Where the other kernel continues to acknowledge (a stopped process, a gateway
+# that swallows replies) only a ping shows it, which gRPC awaits for a minute by default: here for as long as a server's
 # lease, because a server that continues within it costs nothing. A role that compiles on a shared machine can starve
 # for a second, hence the generous timeouts.
 _CHANNEL_OPTIONS = [
@@ -45,6 +46,16 @@ _CHANNEL_OPTIONS = [
     ("grpc.enable_retries", 0),  # `call` retries
     ("grpc.use_local_subchannel_pool", 1),  # two clients in one process do not share a connection
 ]
+
+MOST_REFUSED = 3
+"""Handshakes that this end has ended, after which nothing else is to be expected."""
+
+CLOSED_SECS = 10.0
+"""For how long a role may close each connection at once: one that ends does so, too, and so does one behind a relay."""
+
+_REFUSED = ("handshake failed", "SSL_ERROR", "verification check failed")
+_NOT_CONNECTED = "failed to connect to all addresses"
+_CLOSED = ("Socket closed", "Connection reset by peer", "Broken pipe")
 
 
 def make_channel(address: str, credentials: Credentials | None = None, role: str = MEMBER) -> grpc.Channel:
@@ -103,7 +114,7 @@ class Channel:
             dialled = self._begin()
             try:
                 made = dialled.channel.unary_unary(*method)
-                return made(request, timeout=timeout, metadata=shown(self._keys))
+                return made(request, timeout=timeout, metadata=token_metadata(self._keys))
             finally:
                 self._end(dialled)
 
@@ -139,7 +150,7 @@ class Channel:
         def call(request: Any, timeout: float | None = None) -> Any:
             dialled = self._begin()
             try:
-                stream = make(dialled.channel)(request, timeout=timeout, metadata=shown(self._keys))
+                stream = make(dialled.channel)(request, timeout=timeout, metadata=token_metadata(self._keys))
                 is_under_way = stream.add_callback(lambda: self._end(dialled))
             except BaseException:
                 self._end(dialled)
@@ -166,3 +177,43 @@ class Channel:
     def _end(self, dialled: _Dialled) -> None:
         with self._lock:
             dialled.num_calls -= 1
+
+
+class Handshakes:
+    """Judges the failures of one call, one after the other.
+
+    With TLS 1.3 a client has ended its handshake before the server looks at its certificate, so that it only sees its
+    connection closed. So does one that speaks plain text to a server with TLS.
+
+    Args:
+      who: the role that is called, for errors.
+      what: the call, for errors.
+    """
+
+    def __init__(self, who: str, what: str) -> None:
+        self._who, self._what = who, what
+        self._num_refused = 0
+        self._closed_since: float | None = None
+
+    def after(self, text: str, now: float, *, is_last: bool) -> HandshakeRefused | None:
+        """Return what ends the call after another failure; None where it may be tried again.
+
+        Args:
+          text: text of gRPC's error.
+          now: monotonic seconds.
+          is_last: whether the call's time is over.
+        """
+        self._num_refused = self._num_refused + 1 if any(each in text for each in _REFUSED) else 0
+        is_closed = text.startswith(_NOT_CONNECTED) and text.rstrip().endswith(_CLOSED)
+        self._closed_since = (now if self._closed_since is None else self._closed_since) if is_closed else None
+        if self._num_refused >= MOST_REFUSED or (is_last and self._num_refused):
+            return HandshakeRefused(
+                f"{self._who} and this process do not agree on TLS for {self._what} ({text}): is TLS on at both ends, "
+                "are both certificates of one authority and in date, and is this the role's address?"
+            )
+        if self._closed_since is not None and (is_last or now - self._closed_since >= CLOSED_SECS):
+            return HandshakeRefused(
+                f"{self._who} closes each connection before {self._what} ({text}): is TLS on at both ends, and is this "
+                "process's certificate of the same authority and in date?"
+            )
+        return None

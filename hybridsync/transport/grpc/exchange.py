@@ -18,7 +18,7 @@ STREAM_SECS = 30.0
 """How long a stream takes requests; a gRPC deadline is the stream's, so it is the caller's plus this."""
 
 
-class Exchange:
+class StreamExchange:
     """Sends one message and waits for its answer, as a unary call would; each waiting caller has a stream of its own.
 
     The lock guards the idle streams.

@@ -13,7 +13,7 @@ from hybridsync.transport.grpc.channels import ANSWER_SECS, Channel, Servicer, c
 from hybridsync.transport.grpc.codec import decode, encode
 
 UNREACHABLE_SECS = 1.0
-"""How long a call looks for a head that it cannot reach; whoever calls judges how often to try again."""
+"""How long a call looks for a head that it cannot reach; the caller judges how often to try again."""
 
 
 class HeadServicer(Servicer):

@@ -13,10 +13,10 @@ from hybridsync.security.identity import SERVER
 from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.buffers import aligned
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.callers import caller_of, check_speaker
 from hybridsync.transport.grpc.channels import Channel, Servicer, retrying, stub
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.frames import check_size, receive, receive_header, receive_whole, send
+from hybridsync.transport.grpc.interceptors import caller_of, check_speaker
 from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS
 from hybridsync.transport.grpc.status import Guard
 

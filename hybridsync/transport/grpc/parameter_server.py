@@ -17,11 +17,11 @@ from hybridsync.security.identity import SERVER
 from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.buffers import Buffers
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.callers import caller_of, check_speaker
 from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, retrying, stub
 from hybridsync.transport.grpc.codec import decode, encode, parse
-from hybridsync.transport.grpc.exchange import Exchange
+from hybridsync.transport.grpc.exchange import StreamExchange
 from hybridsync.transport.grpc.frames import check_size, last_after, receive, receive_header, receive_whole, send
+from hybridsync.transport.grpc.interceptors import caller_of, check_speaker
 from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS, SnapshotClient
 from hybridsync.transport.grpc.status import Guard
 from hybridsync.transport.link import ReaderLink
@@ -175,7 +175,7 @@ class ParameterClient(SnapshotClient):
         self._idle = stub(self._channel, "ParameterServer", "Idle")
         self._ready = stub(self._channel, "ParameterServer", "Ready")
         self._push_pull = stub(self._channel, "ParameterServer", "PushPull")
-        self._small = Exchange(stub(self._channel, "ParameterServer", "PushPullSmall"), self._who)
+        self._small = StreamExchange(stub(self._channel, "ParameterServer", "PushPullSmall"), self._who)
 
     def enter(self, phase: Phase) -> StateVersion:
         """Make the server take the phase's starting state and serve the phase."""

@@ -14,14 +14,14 @@ from hybridsync.security.identity import SERVER
 from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.buffers import Buffers
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.callers import caller_of, check_speaker
 from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, retrying, stub
 from hybridsync.transport.grpc.codec import check_length, decode, encode, parse
 from hybridsync.transport.grpc.frames import check_size, receive, receive_header, receive_whole, send
+from hybridsync.transport.grpc.interceptors import caller_of, check_speaker
 from hybridsync.transport.grpc.parameter_server import BUFFER_SECS
 from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS, SnapshotClient
 from hybridsync.transport.grpc.status import Guard
-from hybridsync.transport.link import ReaderLink, Shard
+from hybridsync.transport.link import ReaderLink, ShardBackend
 
 
 class ShardServicer(Servicer):
@@ -37,7 +37,7 @@ class ShardServicer(Servicer):
     """
 
     def __init__(
-        self, backend: Shard, block_bytes: int, num_buffers: int = 32, narrow_bytes: Sequence[int] = ()
+        self, backend: ShardBackend, block_bytes: int, num_buffers: int = 32, narrow_bytes: Sequence[int] = ()
     ) -> None:
         self._backend = backend
         self._sizes = block_bytes, *narrow_bytes

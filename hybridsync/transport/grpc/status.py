@@ -98,7 +98,7 @@ CODES: dict[type[HybridSyncError], grpc.StatusCode] = {
 
 
 _NO_PLACE = "Concurrent RPC limit exceeded!"
-"""What gRPC answers where `maximum_concurrent_rpcs` are under way; a message that is too long has the same status."""
+"""gRPC's answer when `maximum_concurrent_rpcs` are under way; a message that is too long gets the same status."""
 
 
 class Guard:

@@ -15,8 +15,8 @@ from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.buffers import zeroed
 from hybridsync.transport.grpc.channels import Servicer, make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
-from hybridsync.transport.grpc.declared_calls import watched_calls
 from hybridsync.transport.grpc.head import HeadClient, HeadServicer
+from hybridsync.transport.grpc.interceptors import watched_calls
 from hybridsync.transport.grpc.optimizer_state import OptimizerClient, OptimizerServicer
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.shard import ShardClient, ShardServicer

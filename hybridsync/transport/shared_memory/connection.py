@@ -46,7 +46,7 @@ class Connection(LinkConnection):
 
     @property
     def contribution(self) -> np.ndarray:
-        """Where this end writes what the next call sends: uint8."""
+        """See `LinkConnection.contribution`."""
         if self._contribution is None:
             self.call(pb.LinkRequest(call="contribution", num_bytes=self._contribution_bytes))
         assert self._contribution is not None

@@ -1,7 +1,7 @@
 """The end of a link through shared memory at the role that is called.
 
-A connection's own memory, in which its caller leaves contributions, is made when it is asked for. What a reply lends
-goes back with the next request for such, or when the connection ends: the kernel reports a caller that is killed. A
+A connection's own memory, in which its caller leaves contributions, is made when it is asked for. A lent buffer goes
+back with the next request that lends one, or when the connection ends: the kernel reports a caller that is killed. A
 caller has written all that its request speaks of before it sends that, and the socket keeps the order.
 """
 
@@ -36,7 +36,7 @@ _FIRST_REQUEST_SECS = 5.0
 
 
 class SlabService(LinkService):
-    """Serves what a role offers to whoever connects to a socket.
+    """Serves what a role offers to every caller that connects to a socket.
 
     Args:
       services: services of the role; calls come from several threads.

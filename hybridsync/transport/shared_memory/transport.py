@@ -17,7 +17,7 @@ from hybridsync.transport.shared_memory.service import SlabService
 from hybridsync.transport.shared_memory.slabs import SlabMemory
 
 SUFFIX = ".slabs"
-"""What the name of a role's socket for slabs ends with, beside that of its other calls."""
+"""Ending of the name of a role's socket for slabs; the rest is the name of the socket for its other calls."""
 
 
 class SharedMemoryTransport(TransportBesideGrpc):

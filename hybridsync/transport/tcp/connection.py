@@ -62,7 +62,7 @@ class TcpConnection(LinkConnection):
 
     @property
     def contribution(self) -> np.ndarray:
-        """Where this end writes what the next call sends: uint8."""
+        """See `LinkConnection.contribution`."""
         if self._contribution is None:
             self._contribution = zeroed(self._contribution_bytes)
         return self._contribution

@@ -25,7 +25,7 @@ from typing import NamedTuple
 ID_BYTES, KEY_BYTES, NONCE_BYTES, PROOF_BYTES = 16, 32, 32, 32
 
 CALLER, ROLE = b"caller", b"role"
-"""Whose proof it is: nobody's can be sent back to it as the other's."""
+"""The two ends of a proof: an end's own proof cannot be sent back to it as the other's."""
 
 _HELLO = struct.Struct(f"!8s{ID_BYTES}sB{NONCE_BYTES}s")
 _GREETING = b"HSbulk01"
@@ -34,7 +34,7 @@ HELLO_BYTES, ANSWER_BYTES = _HELLO.size, NONCE_BYTES + PROOF_BYTES
 
 
 class Hello(NamedTuple):
-    """What a caller says first on each socket.
+    """The first message of a caller on each socket.
 
     Args:
       connection_id: random bytes that the role has given to the caller.

@@ -40,7 +40,7 @@ _TIMEVAL = struct.Struct("=qq")
 _LINGER_SECS = 5.0
 """For a caller to read why its connection ends; until then what it goes on to send is thrown away."""
 _IDLE_SECS, _PROBES, _UNACKNOWLEDGED_MS = 5, 3, 20_000
-"""What the other host does not acknowledge ends the connection, as it does for the other calls."""
+"""The connection ends if the other host does not acknowledge, as it does for the other calls."""
 
 
 class Lanes:
@@ -207,7 +207,7 @@ class Lanes:
     # --- ends ---
 
     def shut(self) -> None:
-        """End the connection, whoever sends or receives there."""
+        """End the connection, and every send or receive there."""
         for each in self._sockets:
             shut(each)
 

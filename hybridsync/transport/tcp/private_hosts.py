@@ -1,4 +1,4 @@
-"""Which hosts buffers may go to: they are not encrypted, so only those of a private network."""
+"""Decides which hosts buffers may go to: only those of a private network, because buffers are not encrypted."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class _Unproven:
 
 
 class TcpService(LinkService):
-    """Serves what a role offers to whoever was given a place.
+    """Serves what a role offers to every caller that was given a place.
 
     The lock guards the sessions and what is expected; unproven sockets are the accepting thread's.
 

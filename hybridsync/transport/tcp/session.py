@@ -27,8 +27,8 @@ def _at_once() -> None:
 class TcpSession(LinkSession):
     """One caller's connection.
 
-    A refused push is received and thrown away, so that the next request is found where it begins. Where it cannot be
-    known how much would have to be thrown away, the connection ends after the refusal.
+    A refused push is received and thrown away, so that the next request is found where it begins. If its length cannot
+    be known, the connection ends after the refusal.
 
     Args:
       lanes: lanes to the caller, which has proven its identity.

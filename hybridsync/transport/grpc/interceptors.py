@@ -1,6 +1,7 @@
-"""Knows by its certificate who makes a call, and refuses what it may not ask before anything is parsed.
+"""Checks each call on its way to its handler: its token, the caller's certificate; and declares it to the watchdog.
 
-Without certificates (on unix sockets, on loopback) no caller has an identity, and the token alone decides.
+Nothing is parsed before both checks. Without certificates (on unix sockets, on loopback) no caller has an identity, and
+the token alone decides.
 """
 
 from __future__ import annotations
@@ -11,12 +12,57 @@ from typing import Any
 
 import grpc
 
+from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.errors import Unauthenticated
+from hybridsync.core.work_deadlines import Watching
 from hybridsync.security.authorization import Admit, admit_all, check_caller, check_sender
 from hybridsync.security.identity import HOST, WORKER, Identity, identity_of
+from hybridsync.security.keyring import Keyring
 from hybridsync.transport.grpc.status import Guard
 
+TOKEN_KEY = "hybridsync-token"
+"""Metadata of a call: a token; a call shows the former one, too, while that is good."""
+
+WATCHED_CALL_SECS = 300.0
+"""Limit of a call beside the transfers in it: longer than all that a handler waits for, one after the other."""
+
 _PACKAGE = "/hybridsync."
+
+
+def token_metadata(keys: Keyring) -> tuple[tuple[str, str], ...]:
+    """Return the metadata of a call; none where there is no token."""
+    return tuple((TOKEN_KEY, token) for token in keys.shown())
+
+
+class TokenCheck(grpc.ServerInterceptor):
+    """Refuses a call that shows no token of the run. It comes before all other interceptors.
+
+    Args:
+      keys: keys of this process.
+    """
+
+    def __init__(self, keys: Keyring) -> None:
+        self._keys = keys
+        # A stream, because the handler of one begins before a request has been received, whatever the method is.
+        self._refusal = grpc.stream_stream_rpc_method_handler(_refuse)
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler | None:
+        """Return the handler of a call, or one that refuses it."""
+        metadata: Any = handler_call_details.invocation_metadata or ()
+        found = [str(value) for key, value in metadata if key == TOKEN_KEY]
+        return continuation(handler_call_details) if self._keys.accepts(found) else self._refusal
+
+
+def _refuse(requests: Any, context: grpc.ServicerContext) -> Any:
+    with Guard(context, "a call without the token"):
+        raise Unauthenticated(
+            "this call does not show the token of the run that it reached; a role has it from its supervisor: is this "
+            "the address of another run?"
+        )
 
 
 def caller_of(context: grpc.ServicerContext) -> Identity | None:
@@ -115,3 +161,39 @@ class CallerCheck(grpc.ServerInterceptor):
             return serve(requests, context)
 
         return checked
+
+
+class WatchedCalls(grpc.ServerInterceptor):
+    """Declares each unary call to the watchdog, as an interceptor of a role's gRPC server.
+
+    A stream may wait for its caller for as long as a phase lasts, so it is not a piece of work itself.
+
+    Args:
+      watchdog: watchdog of the process.
+      limit_secs: limit of each call, in seconds.
+    """
+
+    def __init__(self, watchdog: Watching, limit_secs: float) -> None:
+        self._watchdog, self._limit_secs = watchdog, limit_secs
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler | None:
+        """Return the handler of a call, inside a piece of work where it is unary."""
+        handler = continuation(handler_call_details)
+        serve: Callable[[Any, grpc.ServicerContext], Any] | None = getattr(handler, "unary_unary", None)
+        if handler is None or serve is None:
+            return handler
+
+        def watched(request: Any, context: grpc.ServicerContext) -> Any:
+            with self._watchdog.work(f"the call {handler_call_details.method}", self._limit_secs):
+                return serve(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(watched, handler.request_deserializer, handler.response_serializer)
+
+
+def watched_calls(watchdog: Watching, state_bytes: int) -> WatchedCalls:
+    """Return the interceptor of a role. A call may wait for readers of the state, take it over and pack it."""
+    return WatchedCalls(watchdog, WATCHED_CALL_SECS + 4 * transfer_secs(state_bytes))

@@ -45,13 +45,13 @@ def offered(sequencer: Sequencer, push: Push, non_finite: str) -> Any:
     return [told(decided) for decided in decisions], ticket.reply
 
 
-def passed(sequencer: Sequencer, push: Push, non_finite: str) -> Any:
+def by_fast_path(sequencer: Sequencer, push: Push, non_finite: str) -> Any:
     """Do as a server does."""
-    if non_finite or not sequencer.passes(push):
+    if non_finite or not sequencer.takes_fast_path(push):
         return offered(sequencer, push, non_finite)
-    decided = sequencer.passing(push, "gradient")
+    decided = sequencer.fast_path_update(push, "gradient")
     assert decided.contributions == ("gradient",)
-    return [told(decided)], sequencer.passed(push)
+    return [told(decided)], sequencer.count_fast_path(push)
 
 
 def told(decision: Decision) -> Any:
@@ -85,15 +85,15 @@ def carried_out(sequencer: Sequencer, take: Callable[..., Any], what: str, push:
 
 @pytest.mark.parametrize("spec", ["asp", "asp(scaling=sqrt)", "asp(staleness_rule=dc)"])
 def test_a_push_that_passes_is_decided_as_the_rule_decides(spec: str) -> None:
-    num_passed = 0
+    num_fast = 0
     for seed in range(400):
         random, asked, quick = Random(seed), Sequencer(), Sequencer()
         for sequencer in (asked, quick):
             sequencer.enter(phase_of(spec, PHASE_IDS[0]))
         for _ in range(60):
             what, push, unfit = drawn(random, asked.sequence)
-            num_passed += what == "push" and not unfit and quick.passes(push)
-            ones = (asked, offered), (quick, passed)
+            num_fast += what == "push" and not unfit and quick.takes_fast_path(push)
+            ones = (asked, offered), (quick, by_fast_path)
             first, second = [carried_out(one, take, what, push, unfit, spec) for one, take in ones]
             assert first == second, (seed, what, push)
             for state in ("sequence", "open", "num_held", "phase"):
@@ -101,7 +101,7 @@ def test_a_push_that_passes_is_decided_as_the_rule_decides(spec: str) -> None:
             for state in ("complete", "applied", "dropped"):
                 assert getattr(asked.count, state) == getattr(quick.count, state), (seed, state)
         assert asked.count.take_report() == quick.count.take_report()
-    assert num_passed > 1000, "too few to say anything"
+    assert num_fast > 1000, "too few to say anything"
 
 
 def test_the_pushes_of_a_known_process_pass_until_it_is_out_of_date_and_each_once() -> None:
@@ -111,18 +111,18 @@ def test_the_pushes_of_a_known_process_pass_until_it_is_out_of_date_and_each_onc
     def push(unit: int, incarnation: int = 1) -> Push:
         return Push(PHASE_IDS[0], 0, incarnation, (unit,), 1)
 
-    assert not sequencer.passes(push(0)), "the rule has not heard of it"
+    assert not sequencer.takes_fast_path(push(0)), "the rule has not heard of it"
     list(sequencer.submit(push(0), "", "")[1])
-    assert [sequencer.passes(push(unit)) for unit in (0, 1, 2, 4, 99)] == [False, False, True, False, False]
-    sequencer.passed(push(2))
-    assert not sequencer.passes(push(2))
-    assert not sequencer.passes(push(3, incarnation=2))
+    assert [sequencer.takes_fast_path(push(unit)) for unit in (0, 1, 2, 4, 99)] == [False, False, True, False, False]
+    sequencer.count_fast_path(push(2))
+    assert not sequencer.takes_fast_path(push(2))
+    assert not sequencer.takes_fast_path(push(3, incarnation=2))
     list(sequencer.join(push(3, incarnation=2)))
-    assert not sequencer.passes(push(3))
+    assert not sequencer.takes_fast_path(push(3))
     list(sequencer.submit(push(3, incarnation=2), "", "")[1])
-    assert sequencer.passes(push(5, incarnation=2))
+    assert sequencer.takes_fast_path(push(5, incarnation=2))
     list(sequencer.fence(0, 2))
-    assert not sequencer.passes(push(5, incarnation=2))
+    assert not sequencer.takes_fast_path(push(5, incarnation=2))
 
 
 def test_nothing_passes_where_the_rule_has_to_be_asked() -> None:
@@ -130,7 +130,7 @@ def test_nothing_passes_where_the_rule_has_to_be_asked() -> None:
         sequencer = Sequencer()
         sequencer.enter(phase_of(spec, PHASE_IDS[0]))
         list(sequencer.submit(Push(PHASE_IDS[0], 0, 1, (0,), 1), "", "")[1])
-        assert not sequencer.passes(Push(PHASE_IDS[0], 0, 1, (2,), 1)), spec
+        assert not sequencer.takes_fast_path(Push(PHASE_IDS[0], 0, 1, (2,), 1)), spec
 
 
 def rules() -> list[str]:
