@@ -44,7 +44,7 @@ def write_report(workdirs: list[str], out: str | None) -> Path:
         ) from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         named = ", ".join(workdirs)
-        raise WorkdirError(f"what {named} holds cannot be drawn ({error!r:.120}); restore the damaged file") from error
+        raise WorkdirError(f"a file in {named} is damaged ({error!r:.120}); restore the damaged file") from error
     try:
         with open(path, "w", encoding="utf-8", opener=None if out else private) as file:
             file.write(text)

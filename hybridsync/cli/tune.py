@@ -40,7 +40,7 @@ flags.DEFINE_float("tolerance", 0.01, "how far below the target's accuracy a set
 flags.DEFINE_integer("settings", 4, "shares tried at most")
 flags.DEFINE_float("target", None, "accuracy to reach; by default the mean of as many runs of pure BSP")
 flags.DEFINE_float("doubt", 0.01, "chance at which a setting ends early although all its runs would say otherwise")
-flags.DEFINE_enum("accuracy", "end", ["end", "converged"], "what runs are judged by: at their end, or converged")
+flags.DEFINE_enum("accuracy", "end", ["end", "converged"], "accuracy that judges a run: at its end, or converged")
 flags.DEFINE_integer("confirm", 0, "search in the simulator, and confirm its answer by so many runs of --runtime")
 flags.DEFINE_string("scenario", None, "simulated cluster, as configs/scenarios/straggler.py; equal workers without")
 flags.DEFINE_string("history", None, "file of the job history; $HYBRIDSYNC_HISTORY or a user-wide one by default")

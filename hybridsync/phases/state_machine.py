@@ -190,7 +190,7 @@ def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, .
                 return _end(state)
             return replace(state, step=Step.RESERVE), (Command.COMMIT, Command.RESERVE)
         case Broken():
-            assert state.step is not Step.GATHER, "what is gathered from is nobody's phase any more"
+            assert state.step is not Step.GATHER, "no phase is active while a state is gathered"
             return replace(state, step=Step.GATHER, last=False, begin_waits=False), (Command.GATHER,)
         case Gathered(last):
             _expect(state, Step.GATHER, event)

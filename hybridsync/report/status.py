@@ -68,7 +68,7 @@ def written_status(workdir: Path, since: float | None = None) -> RunStatus:
         summary = summary if exited else None
         status = _status(config["config"], summary, state, exited, figures.read())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise WorkdirError(f"what {workdir} holds is damaged ({error!r:.120}); restore the damaged file") from error
+        raise WorkdirError(f"a file in {workdir} is damaged ({error!r:.120}); restore the damaged file") from error
     return RunStatus(state, status)
 
 

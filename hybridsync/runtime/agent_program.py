@@ -152,7 +152,7 @@ class AgentProgram:
                 for order in map(order_of, news.untaken):
                     if isinstance(order, EndRun):  # the head knows that it has arrived, and may be gone
                         return self._end(order)
-                self._say(f"what runs here is ended, and this host attaches again: {news.reason}")
+                self._say(f"ending the roles of this host, which attaches again: {news.reason}")
                 self._agent.end_roles()
                 self._is_attached = self._awaits_end = False
                 self._head.attach_again()

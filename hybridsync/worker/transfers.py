@@ -40,7 +40,7 @@ class Transfers:
 
     def make(self, effect: Pull | PushPull) -> IO:
         """Make a transfer, while none is in flight; returns (reply, parameters)."""
-        assert not self._in_flight, "what waits for its reply goes on beside nothing"
+        assert not self._in_flight, "a call that waits for its reply may have no other in flight"
         return (yield from self._calls.held(self._request(effect)))
 
     def begin(self, effect: Pull | PushOnly) -> IO:

@@ -209,7 +209,7 @@ def test_what_runs_is_ended_when_the_lease_is_over_and_the_host_attaches_again(t
         head.sessions.end(to_line(EndRun(0)), WAIT_SECS)
 
     assert head.run(story) == 0
-    (fenced,) = [said for said in head.said if "what runs here is ended" in said]
+    (fenced,) = [said for said in head.said if "ending the roles of this host" in said]
     assert "the head has answered nothing that was sent in the last 1 s" in fenced
     assert head.said.count("attached to the head") == 2
 

@@ -102,7 +102,7 @@ class SlabMemory:
     def number_of(self, buffer: np.ndarray) -> int:
         """Return the number, from 1 on, of the slab whose buffer, or a view of all of it, this is."""
         number = self._numbers.get(_address(buffer))
-        assert number is not None, "what is lent to other processes lies in memory that this transport has allocated"
+        assert number is not None, "buffers lent to other processes lie in memory that this transport has allocated"
         return number
 
     def file(self, number: int) -> int:
