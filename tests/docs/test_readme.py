@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from hybridsync.config import apply_overrides, load_config
+from hybridsync.core import errors
 from hybridsync.core.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,3 +54,18 @@ def test_every_flag_in_the_commands_is_one_of_the_launchers(tmp_path: Path) -> N
     ).stdout
     for flag in sorted({flag for command in COMMANDS for flag in re.findall(r"--(\w+)", command)}):
         assert re.search(rf"--(\[no\])?{flag}:", told), f"--{flag} is not a flag of hybridsync train"
+
+
+def test_the_exit_codes_are_those_of_the_code() -> None:
+    table = re.search(r"^\| exit code \|.*\n\|[-|]+\n((?:\|.*\n)+)", README, re.MULTILINE)
+    assert table is not None
+    told = [int(code) for code in re.findall(r"^\| (\d+) \|", table[1], re.MULTILINE)]
+    assert sorted(told) == sorted(value for name, value in vars(errors).items() if name.startswith("EXIT_"))
+
+
+def test_every_extra_is_in_the_table() -> None:
+    table = re.search(r"^\| extra \|.*\n\|[-|]+\n((?:\|.*\n)+)", README, re.MULTILINE)
+    assert table is not None
+    told = {name for row in table[1].splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert told == project["optional-dependencies"].keys() - {"dev"}
