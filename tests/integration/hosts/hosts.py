@@ -168,7 +168,7 @@ def _log_of(pid: int) -> str | None:
 
 
 def _make_certificates(folder: Path, num_hosts: int) -> None:
-    folder.mkdir()
+    folder.mkdir(parents=True)
     os.chmod(folder, 0o700)
     authority = Authority.create(folder / "0")
     authority.issue(HEAD).write(folder / "0", HEAD)
