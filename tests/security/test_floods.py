@@ -27,7 +27,7 @@ from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
 from hybridsync.transport.grpc.optimizer_state import OptimizerServicer
 from hybridsync.transport.grpc.token import KEY
-from tests.security.roles import NUM_BYTES, SECS, TOKEN, Role, dialled, messages, served
+from tests.security.roles import NUM_BYTES, REACHED, SECS, TOKEN, Role, dialled, messages, served
 from tests.transport.conftest import FakeChief
 
 CALLS = 40
@@ -106,6 +106,35 @@ def test_a_stream_that_says_nothing_gives_its_thread_back(
         assert isinstance(ended.value, grpc.Call) and ended.value.code() is grpc.StatusCode.CANCELLED
         go_on.set()
     assert role.seen == []
+
+
+@pytest.mark.parametrize("method", ["ParameterServer/PushPull", "Shard/Stage", "OptimizerState/Upload"])
+def test_a_stream_that_stops_behind_its_first_message_gives_back_what_it_holds(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(channels, "transfer_secs", lambda num_bytes: 0.3)
+    role, go_on = Role(), threading.Event()
+    with (
+        served(role, authority.issue("server")) as address,
+        dialled(address, authority.issue("worker", 2), "server") as channel,
+    ):
+        stream = channel.stream_stream(f"/hybridsync.{method}")
+
+        def header() -> Iterator[bytes]:
+            yield messages(method)[0]
+            go_on.wait(SECS)
+
+        role.begin_push = lambda push: lambda contribution: role.offered()  # pyright: ignore[reportAttributeAccessIssue]
+        streams = [stream(header(), timeout=2 * SECS, metadata=((KEY, TOKEN),)) for _ in range(6)]
+        for each in streams:  # more than the role has buffers
+            with pytest.raises(grpc.RpcError) as ended:
+                list(each)
+            assert isinstance(ended.value, grpc.Call) and ended.value.code() is grpc.StatusCode.CANCELLED
+        go_on.set()
+        assert role.seen == []
+        with pytest.raises(grpc.RpcError, match=REACHED):
+            list(stream(iter(messages(method)), timeout=SECS, metadata=((KEY, TOKEN),)))
+    assert len(role.seen) == 1
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.buffers import Buffers
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.callers import caller_of, check_speaker
-from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, retrying, stub
+from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, receive_in_time, retrying, stub
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.exchange import Exchange
 from hybridsync.transport.grpc.frames import check_size, last_after, receive, receive_header, receive_whole, send
@@ -118,7 +118,7 @@ class ParameterServicer(Servicer):
             offer = self._backend.begin_push(push)
             with self._buffers.lend(BUFFER_SECS) as whole:
                 buffer = whole[: header.num_bytes]
-                receive(stream, header, buffer)
+                receive_in_time(stream, context, header, buffer)
                 answer = offer(buffer)
             if answer.reply.brings_parameters(push):
                 yield from _frames(answer)

@@ -15,9 +15,9 @@ from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.buffers import Buffers
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.callers import caller_of, check_speaker
-from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, retrying, stub
+from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, receive_in_time, retrying, stub
 from hybridsync.transport.grpc.codec import check_length, decode, encode, parse
-from hybridsync.transport.grpc.frames import check_size, receive, receive_header, receive_whole, send
+from hybridsync.transport.grpc.frames import check_size, receive_header, receive_whole, send
 from hybridsync.transport.grpc.parameter_server import BUFFER_SECS
 from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS, SnapshotClient
 from hybridsync.transport.grpc.status import Guard
@@ -79,7 +79,7 @@ class ShardServicer(Servicer):
             check_size(header.num_bytes, *self._sizes)
             block = self._buffers.borrow(BUFFER_SECS, header.num_bytes)
             try:
-                receive(stream, header, block.buffer)
+                receive_in_time(stream, context, header, block.buffer)
             except BaseException:
                 block.release()
                 raise
