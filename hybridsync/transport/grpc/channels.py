@@ -237,8 +237,19 @@ def receive_in_time(
       SchemaMismatch: see `frames.receive`.
       grpc.RpcError: the caller is gone, or its time is over.
     """
-    with _ended_after(context, transfer_secs(into.nbytes)):
+    with in_time(context, into.nbytes):
         receive(stream, header, into)
+
+
+def sent_in_time(frames: Iterable[bytes], context: grpc.ServicerContext, num_bytes: int) -> Iterator[bytes]:
+    """Yield the frames of so many bytes, and end a call whose caller takes them too slowly."""
+    with in_time(context, num_bytes):
+        yield from frames
+
+
+def in_time(context: grpc.ServicerContext, num_bytes: int) -> contextlib.AbstractContextManager[None]:
+    """End a call whose caller brings or takes so many bytes too slowly."""
+    return _ended_after(context, transfer_secs(num_bytes))
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.buffers import aligned
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.callers import caller_of, check_speaker
-from hybridsync.transport.grpc.channels import Channel, Servicer, receive_in_time, retrying, stub
+from hybridsync.transport.grpc.channels import Channel, Servicer, receive_in_time, retrying, sent_in_time, stub
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.frames import check_size, receive_header, receive_whole, send
 from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS
@@ -40,7 +40,8 @@ class OptimizerServicer(Servicer):
         with Guard(context, "hybridsync.OptimizerState.Download"):
             request = parse(pb.Push, data)
             check_speaker(caller_of(context), "OptimizerState/Download", request)
-            yield from send(pb.Header(), self._backend.download_opt_state(decode(Push, request)))
+            found = self._backend.download_opt_state(decode(Push, request))
+            yield from sent_in_time(send(pb.Header(), found), context, found.nbytes)
 
     def _leave(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.OptimizerState.Upload"):
