@@ -12,7 +12,7 @@ from hybridsync.runtime.control_file import read_control
 from tests.multiprocess.job import Job, assert_exactly_once
 from tests.multiprocess.planted_audit import FOLDER
 from tests.multiprocess.several_hosts import SeveralHosts
-from tests.security.listeners import listeners, processes
+from tests.security.listeners import ports_by_role
 from tests.security.roles import dialled, messages, outcome
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.integration]
@@ -27,28 +27,16 @@ KNOWN = {
 """At what each program listens when workers sum; agents and fork servers listen nowhere."""
 
 
-def ports_by_role(job: SeveralHosts) -> dict[str, set[tuple[str, int]]]:
-    """Return the ports of each role, as "worker 0", and of each program of a host, as "agent 1"."""
-    names = {event["pid"]: f"{event['role']} {event['id']}" for event in job.events("role_started")}
-    programs = {job.process.pid: "head 0"} | {each.pid: f"agent {at}" for at, each in enumerate(job.agents(), 1)}
-    found: dict[str, set[tuple[str, int]]] = {}
-    for program, name in programs.items():
-        for pid in processes(program):
-            tcp, unix = listeners(pid)
-            assert unix == set(), f"process {pid} of {name} serves on {unix}"
-            own = programs.get(pid) or names.get(pid) or f"fork server of {name}"
-            found[own] = found.get(own, set()) | tcp
-    return found
-
-
 def check_ports(job: SeveralHosts, known: dict[str, list[str]]) -> None:
     """Check that every process listens where it is known to, on its own host, and what is TLS is TLS."""
-    ports = ports_by_role(job)
+    names = {event["pid"]: f"{event['role']} {event['id']}" for event in job.events("role_started")}
+    programs = {job.process.pid: "head 0"} | {each.pid: f"agent {at}" for at, each in enumerate(job.agents(), 1)}
+    ports = ports_by_role(programs, names)
     addresses = {f"{e['role']} {e['id']}": e["address"] for e in job.events("role_started") if e.get("address")}
     addresses |= {"head 0": f"127.0.0.1:{PORT}", "chief 0": read_control(job.workdir).address}
     token = read_control(job.workdir).token
     assert Counter(name.split()[0] for name in ports) == Counter(
-        {"head": 1, "agent": 1, "fork": 2, "chief": 1, "server": 1, "worker": 2}
+        {"head": 1, "agent": 1, "child": 2, "chief": 1, "server": 1, "worker": 2}
     )
     for name, places in ports.items():
         assert len(places) == len(known.get(name.split()[0], [])), (name, places)
