@@ -91,10 +91,10 @@ def serve(kind: str, folder: Path, num_bytes: int) -> None:
 
 
 @contextlib.contextmanager
-def server_process(kind: str, folder: Path, num_bytes: int) -> Iterator[None]:
-    """Run `serve` in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.links", f"--serve={kind}", f"--folder={folder}"]
-    command.append(f"--bytes={num_bytes}")
+def server_process(kind: str, folder: Path, num_bytes: int, program: Sequence[str] = ()) -> Iterator[None]:
+    """Run `serve` in a process of its own, or another program of Python with the same flags behind it."""
+    program = program or ("-m", "benchmarks.links", f"--serve={kind}")
+    command = [sys.executable, *program, f"--folder={folder}", f"--bytes={num_bytes}"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         late = threading.Timer(JOB_SECS, process.kill)
         late.start()

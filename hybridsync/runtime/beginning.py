@@ -25,7 +25,8 @@ class Beginning:
     as it needs; or it ends. One host begins at once.
 
     Once its workers have met, the run is in progress. If they are to meet in another group then, and a host is away,
-    they wait for `patience_secs` and continue in a group without it. With fewer than `min_workers` they wait for
+    they wait for `patience_secs` and continue in a group without it. Each host is waited for once in a group: one that
+    is lost again and again does not delay the others each time. With fewer than `min_workers` they wait for
     `attach_secs`, and the run ends.
 
     Args:
@@ -43,7 +44,8 @@ class Beginning:
         self.absent = {*range(1, spec.num_hosts)}
         self.has_begun = False
         self._said = ""
-        self._joined_at = self._lost_at = self._renewed_at = 0.0
+        self._joined_at = self._renewed_at = 0.0
+        self._lost_at: dict[int, float] = {}  # in this group, for the first time
         self._deadline = now + spec.attach_secs
 
     def host_joined(self, host: int, now: float) -> None:
@@ -51,13 +53,15 @@ class Beginning:
         self.absent.discard(host)
         self._joined_at = now
 
-    def host_lost(self, now: float) -> None:
-        """Take note that a host is gone: the others wait for it anew."""
-        self._lost_at, self._deadline = now, now + self._spec.attach_secs
+    def host_lost(self, host: int, now: float) -> None:
+        """Take note that a host is gone: the others wait for it."""
+        self._lost_at.setdefault(host, now)
+        self._deadline = now + self._spec.attach_secs
 
     def group_renewed(self, now: float) -> None:
         """Take note that the workers are to meet in another group, and wait there anew."""
         self._renewed_at = now
+        self._lost_at.clear()
 
     def step(self, now: float, slots: tuple[int, ...], group: ProcessGroupService, placement: Placement) -> Step:
         """Return what to do now.
@@ -103,7 +107,7 @@ class Beginning:
         if len(placement.present(slots)) < max(1, min(self._spec.min_workers, len(slots))):
             until = max(self._deadline, self._renewed_at + self._spec.attach_secs)
             return self._fail(missing) if now >= until else Step.WAIT
-        if now < self._lost_at + self._spec.patience_secs:
+        if now < max(self._lost_at.values(), default=0.0) + self._spec.patience_secs:
             return Step.WAIT
         return self._go(Step.GO_ON_WITHOUT, f"the run goes on without host {self._homes(missing)}: it is away")
 

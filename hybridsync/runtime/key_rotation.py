@@ -20,8 +20,10 @@ def rotate_if_due(
 ) -> None:
     """Look whether new keys are due, and give them to every role, and to those that are being started with older ones.
 
-    A revoked host's session ends first, so that nothing new reaches it.
+    A revoked host's session ends first, so that nothing new reaches it. The user is told of certificates that end soon.
     """
+    for line in keys.expiring():
+        say(line)
     is_due, revoked = keys.look()
     for host in revoked:
         hosts.refuse(host, f"the certificate of host {host} was revoked")

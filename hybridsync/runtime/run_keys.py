@@ -15,7 +15,8 @@ from pathlib import Path
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock
 from hybridsync.runtime.role_pipe import RoleKeys
 from hybridsync.security.credentials import AUTHORITY_FILE, Credentials
-from hybridsync.security.identity import CHIEF, HEAD, USER, Identity
+from hybridsync.security.expiry import Expiries
+from hybridsync.security.identity import CHIEF, HEAD, HOST, USER, Identity
 from hybridsync.security.key_files import KeyFiles
 from hybridsync.security.keyring import Keyring
 from hybridsync.security.revocations import REVOKED_FILE, Revocations, read_revoked
@@ -37,12 +38,14 @@ class HeadKeys:
       credentials: credentials of the head.
       issue: role and number -> new credentials of that role, as `Credentials.as_dict` writes them.
       made_at: certificate as PEM -> unix seconds of its making.
+      ends_at: certificate as PEM -> unix seconds of its end.
       revoked: see `read_revoked`.
     """
 
     credentials: Credentials
     issue: Callable[[str, int], dict[str, str]]
     made_at: Callable[[str], float]
+    ends_at: Callable[[str], float]
     revoked: dict[int, int]
 
 
@@ -59,7 +62,12 @@ class HeadFolder(KeyFiles[HeadKeys]):
     """
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
-        from hybridsync.security.certificates import KEY_FILE, Authority, made_at  # which one host does without
+        from hybridsync.security.certificates import (  # which one host does without
+            KEY_FILE,
+            Authority,
+            ends_at,
+            made_at,
+        )
 
         def read() -> HeadKeys:
             credentials, authority = Credentials.read(folder, HEAD), Authority.load(folder)
@@ -67,7 +75,7 @@ class HeadFolder(KeyFiles[HeadKeys]):
             def issue(role: str, role_id: int) -> dict[str, str]:
                 return authority.issue(role, role_id, ROLE_VALIDITY).as_dict()
 
-            return HeadKeys(credentials, issue, made_at, read_revoked(folder))
+            return HeadKeys(credentials, issue, made_at, ends_at, read_revoked(folder))
 
         names = (AUTHORITY_FILE, KEY_FILE, f"{HEAD}.pem", f"{HEAD}.key", REVOKED_FILE)
         super().__init__(folder, names, read, say)
@@ -91,7 +99,13 @@ class RunKeys:
         self.own = Keyring(secrets.token_hex(TOKEN_BYTES), credentials)
         self.to_agents = Keyring("", credentials)
         self._revocations = None if folder is None else Revocations(folder.found.made_at, folder.found.revoked)
+        self._expiries = None if folder is None else Expiries(folder.found.ends_at)
+        self._note_own()
         self._drawn_at, self._is_asked = clock.wall(), False
+
+    def _note_own(self) -> None:
+        if self._expiries is not None and self._folder is not None:
+            self._expiries.note("the head", self._folder.found.credentials.certificate)
 
     def of(self, role: str, role_id: int) -> RoleKeys:
         """Return what a role proves itself with from now on."""
@@ -108,6 +122,12 @@ class RunKeys:
         """
         if self._revocations is not None:
             self._revocations.admit(caller, certificate)
+        if self._expiries is not None and caller.role == HOST:
+            self._expiries.note(caller.name, certificate)
+
+    def expiring(self) -> list[str]:
+        """Return a line for each certificate of the head or a host that ends within a day: once for each."""
+        return [] if self._expiries is None else self._expiries.due(self._clock.wall())
 
     def look(self) -> tuple[bool, list[int]]:
         """Look whether the folder has changed, and draw a new token where one is due.
@@ -120,6 +140,7 @@ class RunKeys:
         revoked = []
         if self._folder.look():
             self._is_asked = True
+            self._note_own()
             self.to_agents.exchange("", self._folder.found.credentials)
             revoked = self._revocations.replace(self._folder.found.revoked)
         age = abs(self._clock.wall() - self._drawn_at)  # a clock that was put back does not show what is due

@@ -326,7 +326,7 @@ class Supervisor:
         self._say(f"host {host} is lost: {reason}")
         for key in self._placement.host_lost(host):
             self._restart_counts[key] += 1  # it may have been started, and the chief have heard of it
-        self._beginning.host_lost(SYSTEM_CLOCK.monotonic())
+        self._beginning.host_lost(host, SYSTEM_CLOCK.monotonic())
         for role in [role for role in self._roles.values() if role.host == host]:
             role.error = f"host {host} is lost: {reason}", EXIT_FAILED
             self._lost(Ended(role.role, role.role_id, role.pid, -signal.SIGKILL, 0.0))

@@ -169,6 +169,16 @@ def made_at(certificate: str) -> float:
     return (x509.load_pem_x509_certificate(certificate.encode()).not_valid_before_utc + BACK).timestamp()
 
 
+@lru_cache(maxsize=256)
+def ends_at(certificate: str) -> float:
+    """Return until when a certificate is good, in unix seconds.
+
+    Args:
+      certificate: certificate as PEM.
+    """
+    return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc.timestamp()
+
+
 def check_dates(what: str, certificate: str) -> None:
     """Refuse a certificate that is not good now.
 

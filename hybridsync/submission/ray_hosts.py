@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 
@@ -19,6 +20,7 @@ from hybridsync.cluster.job import Job
 from hybridsync.core.counted import counted
 from hybridsync.core.errors import (
     EXIT_COMPLETED,
+    EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_PREEMPTED,
     EXIT_REFUSED,
@@ -40,10 +42,15 @@ LEAVE_SECS = 60.0
 
 
 class Host:
-    """Runs the agent of one host, and starts it again when it dies. `save` comes while `run` waits: in two threads."""
+    """Runs the agent of one host, and starts it again when it dies. `save` comes while `run` waits: in two threads.
+
+    The lock guards the agent and whether it is asked to save: no agent starts behind that word.
+    """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._agent: subprocess.Popen[bytes] | None = None
+        self._is_asked = False
 
     def address(self) -> str:
         """Return the address of this node."""
@@ -70,16 +77,24 @@ class Host:
             # An actor that is killed leaves no agent that would stand in the way of the next one.
             command = ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "hybridsync", "host"]
             command += [f"--address={self.address()}", *arguments]
-            with subprocess.Popen(command, env=environ, cwd=folder) as self._agent:
-                code = self._agent.wait()
+            with self._lock:
+                if self._is_asked:  # before there was a run to save
+                    return EXIT_PREEMPTED
+                agent = self._agent = subprocess.Popen(command, env=environ, cwd=folder)
+            code = agent.wait()
             if code in FINAL:
                 return code
+            with self._lock:
+                if self._is_asked:  # SIGTERM ends an agent that has not begun; anything else has kept it from saving
+                    return EXIT_PREEMPTED if code == -signal.SIGTERM else EXIT_FAILED
             say(f"the agent ended with {code} and is started again")
 
     def save(self) -> None:
-        """Have the run save and stop."""
-        if self._agent is not None:
-            self._agent.send_signal(signal.SIGTERM)
+        """Have the run save and stop; one that has not begun does not begin."""
+        with self._lock:
+            self._is_asked = True
+            if self._agent is not None:
+                self._agent.send_signal(signal.SIGTERM)
 
 
 def check_ray() -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
+from hybridsync.telemetry.events import read_events
+from tests.security.listeners import ports_by_role
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "digits_mlp.py"
@@ -86,19 +88,41 @@ def wait_for(ready: Callable[[], object], what: str, told: Callable[[], str], se
     return SYSTEM_CLOCK.monotonic() - began
 
 
+def check_listeners(certs: Path, workdir: Path, num_hosts: int, *, has_buffers: bool = True) -> None:
+    """Check that a run in lock-step listens where it is known to, and nowhere else.
+
+    Args:
+      certs: folder with the certificates of each host.
+      workdir: of the run.
+      num_hosts: of it.
+      has_buffers: whether buffers have ports of their own (`--link=tcp`).
+    """
+    programs = {agent_of(certs / str(host)): f"host {host}" for host in range(num_hosts)}
+    roles = {e["pid"]: f"{e['role']} {e['id']}" for e in read_events(workdir) if e["kind"] == "role_started"}
+    found = {name: len(places) for name, places in ports_by_role(programs, roles).items()}
+    calls = {"chief": 1 + has_buffers, "server": 1 + has_buffers, "worker": 2 + has_buffers}  # gloo
+    head = {"host 0": 2}  # its own, and that of the coordination service
+    assert found == {name: head.get(name, calls.get(name.split()[0], 0)) for name in found}
+    assert {"host 0", "host 1", "chief 0", "server 0", "worker 0", "worker 3"} <= set(found)
+
+
 def kill_agent_in_training(certs: Path, workdir: Path, log: Path) -> float:
-    """Kill the agent of host 1 while the run trains; returns the seconds until the head has its successor.
+    """Check who listens, and kill the agent of host 1 while the run trains in lock-step.
 
     Args:
       certs: of host 1.
       workdir: of the run.
       log: what the head prints.
+
+    Returns:
+      the seconds until the head has its successor.
     """
 
     def read() -> str:
         return log.read_text() if log.is_file() else ""
 
     wait_for(lambda: units_of(workdir) > 50, "training", read)
+    check_listeners(certs.parent, workdir, len(list(certs.parent.iterdir())))
     agent = agent_of(certs)
     assert agent and joined(read(), 1) == 1, read()
     os.kill(agent, signal.SIGKILL)

@@ -21,6 +21,7 @@ from tests.integration.hosts_run import (
     SLOW,
     UNITS,
     agent_of,
+    check_listeners,
     folder_on_disk,
     joined,
     summary_of,
@@ -113,6 +114,7 @@ def test_a_killed_actor_s_agent_comes_back_and_the_other_one_stays(python: Path,
     with driver(python, address, workdir, SLOW) as process:
         wait_for(lambda: units_of(workdir) > 50 or process.poll() is not None, "training", out.read_text)
         assert process.poll() is None, out.read_text()
+        check_listeners(certs, workdir, 2, has_buffers=False)
         head, agent = agent_of(certs / "0"), agent_of(certs / "1")
         actor = int((Path("/proc") / str(agent) / "stat").read_text().rpartition(")")[2].split()[1])
         os.kill(actor, signal.SIGKILL)

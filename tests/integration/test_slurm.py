@@ -73,10 +73,13 @@ def follower(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start `hybridsync train --cluster=slurm`; what it prints is in the file `name` of the folder."""
     job = [f"--config={CONFIG}", f"--workdir={folder / 'run'}", "--collectives_network=private", *flags]
+    # A shell that runs the tests in its background has them ignore SIGINT.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "hybridsync", "train"]
+    place = ["--cluster=slurm", "--hosts=2"]
     with (
         (folder / name).open("wb") as out,
         subprocess.Popen(
-            [sys.executable, "-m", "hybridsync", "train", "--cluster=slurm", "--hosts=2", *job],
+            [*command, *place, *job],
             cwd=ROOT,
             env=slurm.environ | own,
             stdout=out,

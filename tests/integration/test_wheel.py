@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import venv
@@ -12,7 +15,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("hybridsync", "configs", "launch", "benchmarks", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+DOCKERFILE = (ROOT / "examples" / "kubernetes" / "Dockerfile").read_text().splitlines()
+SOURCES = [name for line in DOCKERFILE if line.startswith("COPY ") for name in line.split()[1:-1]]
+"""What the image is built from."""
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
@@ -33,8 +38,11 @@ def run(*command: object, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel that is built from a copy of the sources, where no earlier build has left anything."""
+    """A wheel that is built as the Dockerfile does: of what it copies, where no earlier build has left anything."""
+    (build,) = [line for line in DOCKERFILE if line.startswith("RUN pip wheel ")]
+    assert build.split()[3:] == ["--no-cache-dir", "--no-deps", "--wheel-dir", "/wheels", "."]
     folder = tmp_path_factory.mktemp("wheel")
+    (folder / "src").mkdir()
     for name in SOURCES:
         source = ROOT / name
         if source.is_dir():
@@ -46,10 +54,38 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_the_installed_command_trains_beside_a_folder_named_launch(wheel: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "environment", with_pip=True)
-    bin_folder = tmp_path / "environment" / "bin"
-    run(bin_folder / "python", "-m", "pip", "install", "--quiet", wheel, cwd=tmp_path)
+@pytest.fixture(scope="module")
+def bin_folder(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Programs of an environment with the wheel and what the Dockerfile installs beside it."""
+    folder = tmp_path_factory.mktemp("installed") / "environment"
+    (extra,) = re.findall(r"pip install --no-cache-dir \"\$\(ls /wheels/\*\.whl\)(\[\w+\])\"", "\n".join(DOCKERFILE))
+    venv.create(folder, with_pip=True)
+    run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", f"{wheel}{extra}", cwd=wheel.parent)
+    return folder / "bin"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become the image's user")
+def test_the_user_of_the_image_is_a_host_with_what_the_dockerfile_installs(bin_folder: Path, tmp_path: Path) -> None:
+    (user,) = [int(line.split()[1].partition(":")[0]) for line in DOCKERFILE if line.startswith("USER ")]
+    home = tmp_path / "home"
+    home.mkdir()
+    os.chown(home, user, user)
+    # An image's files are open to all; this machine's may not be, such as the interpreter of root's.
+    read = [f"--{kind}=-all,+dac_read_search" for kind in ("inh-caps", "ambient-caps", "bounding-set")]
+    as_user = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *read, "env", f"HOME={home}"]
+    hybridsync = [*as_user, bin_folder / "hybridsync"]
+    run(*hybridsync, "certs", "init", "--folder=certs/0", cwd=home)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    place = [f"--head=127.0.0.1:{port}", "--index=0", "--hosts=1", "--certs=certs/0"]
+    told = run(
+        *hybridsync, "host", *place, "--config=recipe:digits_mlp", "--workdir=run", "--set=workload=200", cwd=home
+    )
+    assert "completed: 200 of 200 units" in told
+    assert {path.stat().st_uid for path in (home / "run").rglob("*")} == {user}
+
+
+def test_the_installed_command_trains_beside_a_folder_named_launch(bin_folder: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     (own / "launch").mkdir(parents=True)
     (own / "launch" / "__init__.py").write_text("raise RuntimeError('a folder of the user was imported')\n")

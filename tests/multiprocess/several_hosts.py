@@ -26,14 +26,18 @@ class SeveralHosts(Job):
       flags: more flags, of every host.
       num_hosts: of the run.
       port: of the head; no other job of the same time has it.
+      program: module that every host runs.
     """
 
-    def __init__(self, workdir: Path, config: str, *flags: str, num_hosts: int, port: int) -> None:
+    def __init__(
+        self, workdir: Path, config: str, *flags: str, num_hosts: int, port: int, program: str = PROGRAM
+    ) -> None:
+        self._program = (sys.executable, "-m", program)
         self._certificates = workdir.with_name(f"{workdir.name}.certificates")
         self._config, self._flags, self._num_hosts, self._port = config, flags, num_hosts, port
         self._agents: dict[int, subprocess.Popen[bytes]] = {}
         self._make_certificates()
-        super().__init__(workdir, config, *self._place(0), *flags, command=(sys.executable, "-m", PROGRAM))
+        super().__init__(workdir, config, *self._place(0), *flags, command=self._program)
         for index in range(1, num_hosts):
             self.start_agent(index)
 
@@ -60,7 +64,7 @@ class SeveralHosts(Job):
         with open(self._agent_screen(index), "ab") as screen:
             flags = [f"--config={self._config}", f"--workdir={self.workdir}", *self._place(index), *self._flags, *more]
             self._agents[index] = subprocess.Popen(
-                [sys.executable, "-m", PROGRAM, *flags],
+                [*self._program, *flags],
                 cwd=ROOT,
                 env=users_environment(),
                 stdout=screen,

@@ -68,9 +68,18 @@ class Scene:
     def lose(self, host: int) -> None:
         del self.hosts.there[host]
         self.hosts.away_since[host] = self.now
-        self.beginning.host_lost(self.now)
+        self.beginning.host_lost(host, self.now)
         del self.running["worker", host]
         self.placement.want(("worker", host), "restart")
+
+    def come_back(self, host: int) -> None:
+        """Have the host there again, and its worker with it, which has not met the others."""
+        self.hosts.there[host] = 1
+        del self.hosts.away_since[host]
+        self.beginning.host_joined(host, self.now)
+        ((key, at, _),) = self.placement.due(workers=True)
+        self.placement.settle(key)
+        self.running[key] = RunningRole("worker", host, 1, 200 + host, at)
 
     def after(self, secs: float) -> Step:
         self.now += secs
@@ -110,6 +119,34 @@ def test_a_group_that_is_renewed_long_after_a_host_was_lost_does_not_end_the_run
     scene.lose(1)
     assert scene.after(PATIENCE_SECS) is Step.GO_ON_WITHOUT
     assert scene.beginning.take_said() == "the run goes on without host 1: it is away"
+
+
+def test_a_host_that_is_lost_again_and_again_is_waited_for_once_in_a_group(addresses):
+    scene = Scene(addresses)
+    scene.serve()
+    scene.lose(2)
+    assert scene.after(14.0) is Step.WAIT
+    scene.come_back(2)
+    assert scene.after(3.0) is Step.WAIT
+    scene.lose(2)
+    assert scene.after(2.5) is Step.WAIT
+    assert scene.after(0.5) is Step.GO_ON_WITHOUT, "and not 20 s after each loss"
+    scene.serve()
+    scene.come_back(2)
+    scene.serve()
+    scene.lose(2)
+    assert scene.after(PATIENCE_SECS - 0.5) is Step.WAIT, "in another group it is waited for anew"
+
+
+def test_another_host_that_is_lost_meanwhile_is_waited_for_as_well(addresses):
+    scene = Scene(addresses)
+    scene.serve()
+    scene.lose(2)
+    scene.after(10.0)
+    scene.lose(1)
+    assert scene.after(PATIENCE_SECS - 0.5) is Step.WAIT
+    assert scene.after(0.5) is Step.GO_ON_WITHOUT
+    assert scene.beginning.take_said() == "the run goes on without host 1, 2: it is away"
 
 
 def test_workers_that_have_met_go_on_in_their_group_whoever_is_lost(addresses):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import threading
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,24 @@ def test_a_revoked_host_is_told_once_and_refused_from_then_on(head: Head) -> Non
         head.keys.admit(caller, own)
     head.clock.now += LEAST_SECS
     assert head.keys.look() == (True, []), "what its roles know is not good for long"
+
+
+def test_a_certificate_that_ends_within_a_day_is_told_of_until_it_is_replaced(head: Head) -> None:
+    caller, hour = Identity(head.authority.run, "host", 1), datetime.timedelta(hours=1)
+    head.keys.admit(caller, head.authority.issue("host", 1, 30 * hour).certificate)
+    head.keys.admit(Identity(head.authority.run, "worker", 1), head.authority.issue("worker", 1, hour).certificate)
+    assert head.keys.expiring() == [], "the head's is good for a year, and roles get others in time"
+    head.clock.now += 7 * 3600
+    (line,) = head.keys.expiring()
+    assert line.startswith("the certificate of host 1 is good until ") and head.keys.expiring() == []
+    head.keys.admit(caller, head.authority.issue("host", 1, 40 * hour).certificate)
+    head.clock.now += 2 * 3600
+    assert head.keys.expiring() == []
+    head.authority.issue("head", 0, 8 * hour).write(head.folder, "head", replace=True)
+    head.keys.look()
+    (line,) = head.keys.expiring()
+    assert line.startswith("the certificate of the head is good until ")
+    assert RunKeys().expiring() == []
 
 
 def test_a_head_that_is_started_anew_knows_what_was_revoked(head: Head) -> None:

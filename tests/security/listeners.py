@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,6 +53,26 @@ def listeners(pid: int) -> Listeners:
         if error.errno not in (errno.ENOENT, errno.ESRCH, errno.EINVAL):  # EINVAL: nobody has waited for it yet
             raise
         return Listeners(set(), set())
+
+
+def ports_by_role(programs: Mapping[int, str], roles: Mapping[int, str]) -> dict[str, set[tuple[str, int]]]:
+    """Return the ports of a run on several hosts, which has no sockets in folders.
+
+    Args:
+      programs: process -> name of the program of each host.
+      roles: process -> name of each role.
+
+    Returns:
+      name of a program or a role -> its ports; of others, mostly fork servers, "child of PROGRAM" -> theirs.
+    """
+    found: dict[str, set[tuple[str, int]]] = {}
+    for program, name in programs.items():
+        for pid in processes(program):
+            tcp, unix = listeners(pid)
+            assert unix == set(), f"process {pid} of {name} serves on {unix}"
+            own = programs.get(pid) or roles.get(pid) or f"child of {name}"
+            found[own] = found.get(own, set()) | tcp
+    return found
 
 
 def _listeners(pid: int) -> Listeners:

@@ -15,19 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
 from hybridsync.core.addresses import at_socket
 from hybridsync.core.errors import Busy
 from hybridsync.interfaces.commands import StatusReply
+from hybridsync.interfaces.messages import PushReply
+from hybridsync.interfaces.ports import Answer
 from hybridsync.security.certificates import Authority
 from hybridsync.security.keyring import Keyring
 from hybridsync.transport.grpc import channels
+from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
 from hybridsync.transport.grpc.interceptors import TOKEN_KEY
 from hybridsync.transport.grpc.optimizer_state import OptimizerServicer
-from tests.security.roles import NUM_BYTES, SECS, TOKEN, Role, dialled, messages, served
+from tests.security.roles import NUM_BYTES, REACHED, SECS, TOKEN, Role, dialled, messages, served
 from tests.transport.conftest import FakeChief
 
 CALLS = 40
@@ -106,6 +110,67 @@ def test_a_stream_that_says_nothing_gives_its_thread_back(
         assert isinstance(ended.value, grpc.Call) and ended.value.code() is grpc.StatusCode.CANCELLED
         go_on.set()
     assert role.seen == []
+
+
+@pytest.mark.parametrize("method", ["ParameterServer/PushPull", "Shard/Stage", "OptimizerState/Upload"])
+def test_a_stream_that_stops_behind_its_first_message_gives_back_what_it_holds(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(channels, "transfer_secs", lambda num_bytes: 0.3)
+    role, go_on = Role(), threading.Event()
+    with (
+        served(role, authority.issue("server")) as address,
+        dialled(address, authority.issue("worker", 2), "server") as channel,
+    ):
+        stream = channel.stream_stream(f"/hybridsync.{method}")
+
+        def header() -> Iterator[bytes]:
+            yield messages(method)[0]
+            go_on.wait(SECS)
+
+        role.begin_push = lambda push: lambda contribution: role.offered()  # pyright: ignore[reportAttributeAccessIssue]
+        streams = [stream(header(), timeout=2 * SECS, metadata=((TOKEN_KEY, TOKEN),)) for _ in range(6)]
+        for each in streams:  # more than the role has buffers
+            with pytest.raises(grpc.RpcError) as ended:
+                list(each)
+            assert isinstance(ended.value, grpc.Call) and ended.value.code() is grpc.StatusCode.CANCELLED
+        go_on.set()
+        assert role.seen == []
+        with pytest.raises(grpc.RpcError, match=REACHED):
+            list(stream(iter(messages(method)), timeout=SECS, metadata=((TOKEN_KEY, TOKEN),)))
+    assert len(role.seen) == 1
+
+
+class Lent:
+    """A buffer of more bytes than a connection takes by itself; `is_back` is set when it was given back."""
+
+    def __init__(self) -> None:
+        self.buffer, self.is_back = np.zeros(64 << 20, np.uint8), threading.Event()
+
+    def release(self) -> None:
+        self.is_back.set()
+
+
+@pytest.mark.parametrize("method", ["SnapshotSource/Read", "ParameterServer/Pull", "Shard/PullAt"])
+def test_a_caller_that_does_not_take_what_it_asked_for_holds_it_for_a_time(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(channels, "transfer_secs", lambda num_bytes: 0.3)
+    role: Any = Role()
+    lent = Lent()
+    role.lend = role.pull_at = lambda request: lent
+    role.pull = lambda push: Answer(PushReply(1), lent)
+    with (
+        served(role, authority.issue("server")) as address,
+        dialled(address, authority.issue("worker", 2), "server") as channel,
+    ):
+        request = pb.ReadRequest(num_bytes=lent.buffer.nbytes) if method.startswith("Snap") else pb.Push(worker=2)
+        stream = channel.unary_stream(f"/hybridsync.{method}")
+        replies = stream(request.SerializeToString(), timeout=60.0, metadata=((TOKEN_KEY, TOKEN),))
+        assert lent.is_back.wait(SECS), "nothing of it is read"
+        with pytest.raises(grpc.RpcError) as ended:
+            list(replies)
+        assert isinstance(ended.value, grpc.Call) and ended.value.code() is grpc.StatusCode.CANCELLED
 
 
 @contextmanager

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import ConfigError
 from hybridsync.submission import ray_hosts
 from hybridsync.submission.ray_hosts import Host
@@ -39,6 +41,35 @@ def test_an_agent_that_dies_is_started_again_until_the_run_has_ended(agents: Pat
     assert HostWithAddress().run(["--index=1"], str(agents)) == code
     line = f"{agents} -m hybridsync host --address=10.0.0.9 --index=1 "
     assert (agents / "calls").read_text().splitlines() == [line] * 3
+
+
+def test_a_run_that_is_asked_to_end_before_it_has_begun_does_not_begin(agents: Path) -> None:
+    """The driver's word may come before its actor has started the agent."""
+    host = HostWithAddress()
+    host.save()
+    assert host.run([], str(agents)) == 75
+    assert not (agents / "calls").exists()
+
+
+@pytest.mark.parametrize(
+    ("dies", "code"), [("exit 75", 75), ("trap - TERM; kill -TERM $$", 75), ("kill -KILL $$", 70), ("exit 70", 70)]
+)
+def test_an_agent_that_is_asked_to_save_is_not_started_again_however_it_ends(
+    agents: Path, dies: str, code: int
+) -> None:
+    begun = agents / "begun"
+    wait = "for _ in {1..600}; do sleep 0.05; done"
+    Path(sys.executable).write_text(f"#!/bin/bash\ntrap '{dies}' TERM\necho >>{begun}\n{wait}\n")
+    host = HostWithAddress()
+    with ThreadPoolExecutor(1) as pool:
+        ends = pool.submit(host.run, [], str(agents))
+        deadline = SYSTEM_CLOCK.monotonic() + 30
+        while not (begun.exists() and begun.read_text()):
+            assert SYSTEM_CLOCK.monotonic() < deadline and not ends.done(), "the agent has not begun"
+            pause(0.02)
+        host.save()
+        assert ends.result(30) == code
+    assert begun.read_text() == "\n", "it was started again"
 
 
 def test_a_node_without_the_folder_refuses_the_run(agents: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import stat
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
+import numpy as np
 
 from hybridsync.core.addresses import MAX_SOCKET_PATH, socket_path
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
+from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.errors import AddressError, Busy, HybridSyncError, RoleLost, WaitTimeout
 from hybridsync.security.authorization import RULES, Admit, admit_all
 from hybridsync.security.credentials import Credentials
@@ -23,6 +26,7 @@ from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.codec import parse
 from hybridsync.transport.grpc.dialling import COMMON_OPTIONS, Channel, Handshakes
+from hybridsync.transport.grpc.frames import receive
 from hybridsync.transport.grpc.interceptors import CallerCheck, TokenCheck, caller_of, check_speaker
 from hybridsync.transport.grpc.status import Guard, is_busy, to_error
 
@@ -215,16 +219,47 @@ def _promptly(serve: Callable[[Any, grpc.ServicerContext], Any]) -> Callable[[An
 
 
 def _begun(stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-    patience = threading.Timer(FIRST_MESSAGE_SECS, context.cancel)
-    patience.daemon = True
-    patience.start()
-    try:
+    with _ended_after(context, FIRST_MESSAGE_SECS):
         first = next(stream, None)
-    finally:
-        patience.cancel()
     if first is not None:
         yield first
         yield from stream
+
+
+def receive_in_time(
+    stream: Iterator[bytes], context: grpc.ServicerContext, header: pb.Header, into: np.ndarray
+) -> None:
+    """Fill `into` from a caller's stream (see `frames.receive`), and end a call that brings it too slowly.
+
+    Raises:
+      SchemaMismatch: see `frames.receive`.
+      grpc.RpcError: the caller is gone, or its time is over.
+    """
+    with in_time(context, into.nbytes):
+        receive(stream, header, into)
+
+
+def sent_in_time(frames: Iterable[bytes], context: grpc.ServicerContext, num_bytes: int) -> Iterator[bytes]:
+    """Yield the frames of so many bytes, and end a call whose caller takes them too slowly."""
+    with in_time(context, num_bytes):
+        yield from frames
+
+
+def in_time(context: grpc.ServicerContext, num_bytes: int) -> contextlib.AbstractContextManager[None]:
+    """End a call whose caller brings or takes so many bytes too slowly."""
+    return _ended_after(context, transfer_secs(num_bytes))
+
+
+@contextlib.contextmanager
+def _ended_after(context: grpc.ServicerContext, secs: float) -> Iterator[None]:
+    """End a call whose caller lets it wait for longer: it holds a thread, and may hold a buffer."""
+    patience = threading.Timer(secs, context.cancel)
+    patience.daemon = True
+    patience.start()
+    try:
+        yield
+    finally:
+        patience.cancel()
 
 
 def _regardless(behaviour: Callable[[Any], Any]) -> Callable[[Any, Identity | None], Any]:

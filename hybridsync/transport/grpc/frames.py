@@ -6,6 +6,7 @@ The bytes are those of the protobuf message `Frame`; protobuf itself would copy 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -40,14 +41,24 @@ def send(header: pb.Header, buffer: np.ndarray, chunk_bytes: int = CHUNK_BYTES) 
         yield b"".join((_prefix(view.nbytes - whole), view[whole:]))
 
 
-def last_after(frames: Iterator[bytes], wait: Callable[[], None]) -> Iterator[bytes]:
-    """Yield frames, and wait before the last one of them."""
+def last_after(
+    frames: Iterator[bytes], wait: Callable[[], None], bounded: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> Iterator[bytes]:
+    """Yield frames, and wait before the last one of them.
+
+    Args:
+      frames: frames to yield, at least one.
+      wait: waits until the last frame may be sent.
+      bounded: makes a context that is entered while the caller takes frames, but not during that wait.
+    """
     held = next(frames)
-    for frame in frames:
-        yield held
-        held = frame
+    with bounded():
+        for frame in frames:
+            yield held
+            held = frame
     wait()
-    yield held
+    with bounded():
+        yield held
 
 
 def receive_header(stream: Iterator[bytes]) -> pb.Header:

@@ -13,9 +13,9 @@ from hybridsync.security.identity import SERVER
 from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.buffers import aligned
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.channels import Channel, Servicer, retrying, stub
+from hybridsync.transport.grpc.channels import Channel, Servicer, receive_in_time, retrying, sent_in_time, stub
 from hybridsync.transport.grpc.codec import decode, encode, parse
-from hybridsync.transport.grpc.frames import check_size, receive, receive_header, receive_whole, send
+from hybridsync.transport.grpc.frames import check_size, receive_header, receive_whole, send
 from hybridsync.transport.grpc.interceptors import caller_of, check_speaker
 from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS
 from hybridsync.transport.grpc.status import Guard
@@ -40,7 +40,8 @@ class OptimizerServicer(Servicer):
         with Guard(context, "hybridsync.OptimizerState.Download"):
             request = parse(pb.Push, data)
             check_speaker(caller_of(context), "OptimizerState/Download", request)
-            yield from send(pb.Header(), self._backend.download_opt_state(decode(Push, request)))
+            found = self._backend.download_opt_state(decode(Push, request))
+            yield from sent_in_time(send(pb.Header(), found), context, found.nbytes)
 
     def _leave(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.OptimizerState.Upload"):
@@ -48,7 +49,7 @@ class OptimizerServicer(Servicer):
             check_speaker(caller_of(context), "OptimizerState/Upload", header.push)
             check_size(header.num_bytes, self._num_bytes)
             buffer = aligned(header.num_bytes)
-            receive(stream, header, buffer)
+            receive_in_time(stream, context, header, buffer)
             self._backend.upload_opt_state(decode(Push, header.push), buffer)
             yield pb.Empty().SerializeToString()
 

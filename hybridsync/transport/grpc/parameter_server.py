@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from hybridsync.security.identity import SERVER
 from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.buffers import Buffers
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, retrying, stub
+from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, in_time, receive_in_time, retrying, stub
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.exchange import StreamExchange
 from hybridsync.transport.grpc.frames import check_size, last_after, receive, receive_header, receive_whole, send
@@ -118,10 +119,10 @@ class ParameterServicer(Servicer):
             offer = self._backend.begin_push(push)
             with self._buffers.lend(BUFFER_SECS) as whole:
                 buffer = whole[: header.num_bytes]
-                receive(stream, header, buffer)
+                receive_in_time(stream, context, header, buffer)
                 answer = offer(buffer)
             if answer.reply.brings_parameters(push):
-                yield from _frames(answer)
+                yield from _frames(answer, context)
             else:
                 answer.parameters.release()
                 yield from send(pb.Header(reply=encode(answer.reply)), NOTHING)
@@ -130,14 +131,15 @@ class ParameterServicer(Servicer):
         with Guard(context, "hybridsync.ParameterServer.Pull"):
             request = parse(pb.Push, data)
             check_speaker(caller_of(context), "ParameterServer/Pull", request)
-            yield from _frames(self._backend.pull(decode(Push, request)))
+            yield from _frames(self._backend.pull(decode(Push, request)), context)
 
 
-def _frames(answer: Answer) -> Iterator[bytes]:
+def _frames(answer: Answer, context: grpc.ServicerContext) -> Iterator[bytes]:
     """Yield the frames of an answer; the lent buffer goes back after the last, or when the caller is gone."""
     try:
         frames = send(pb.Header(reply=encode(answer.reply)), answer.parameters.buffer)
-        yield from last_after(frames, answer.await_arrival)
+        bounded = functools.partial(in_time, context, answer.parameters.buffer.nbytes)
+        yield from last_after(frames, answer.await_arrival, bounded)
     finally:
         answer.parameters.release()
 

@@ -14,9 +14,17 @@ from hybridsync.security.identity import SERVER
 from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.buffers import Buffers
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, retrying, stub
+from hybridsync.transport.grpc.channels import (
+    ANSWER_SECS,
+    Servicer,
+    call,
+    receive_in_time,
+    retrying,
+    sent_in_time,
+    stub,
+)
 from hybridsync.transport.grpc.codec import check_length, decode, encode, parse
-from hybridsync.transport.grpc.frames import check_size, receive, receive_header, receive_whole, send
+from hybridsync.transport.grpc.frames import check_size, receive_header, receive_whole, send
 from hybridsync.transport.grpc.interceptors import caller_of, check_speaker
 from hybridsync.transport.grpc.parameter_server import BUFFER_SECS
 from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS, SnapshotClient
@@ -79,7 +87,7 @@ class ShardServicer(Servicer):
             check_size(header.num_bytes, *self._sizes)
             block = self._buffers.borrow(BUFFER_SECS, header.num_bytes)
             try:
-                receive(stream, header, block.buffer)
+                receive_in_time(stream, context, header, block.buffer)
             except BaseException:
                 block.release()
                 raise
@@ -92,7 +100,7 @@ class ShardServicer(Servicer):
             check_speaker(caller_of(context), "Shard/PullAt", request)
             served = self._backend.pull_at(decode(Push, request))
             try:
-                yield from send(pb.Header(), served.buffer)
+                yield from sent_in_time(send(pb.Header(), served.buffer), context, served.buffer.nbytes)
             finally:
                 served.release()
 

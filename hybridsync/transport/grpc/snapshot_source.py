@@ -14,7 +14,16 @@ from hybridsync.interfaces.messages import Snapshot
 from hybridsync.security.identity import MEMBER
 from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.channels import ANSWER_SECS, CALL_SECS, Channel, Servicer, call, retrying, stub
+from hybridsync.transport.grpc.channels import (
+    ANSWER_SECS,
+    CALL_SECS,
+    Channel,
+    Servicer,
+    call,
+    retrying,
+    sent_in_time,
+    stub,
+)
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.frames import check_size, receive_whole, send
 from hybridsync.transport.grpc.status import Guard
@@ -58,7 +67,7 @@ class SnapshotServicer(Servicer):
             view = self._backend.lend(request.snapshot_id)
             try:
                 check_size(request.num_bytes, view.buffer.nbytes)
-                yield from send(pb.Header(), view.buffer)
+                yield from sent_in_time(send(pb.Header(), view.buffer), context, view.buffer.nbytes)
             finally:
                 view.release()
 

@@ -10,7 +10,7 @@ The seconds that are returned:
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -36,11 +36,19 @@ FROZEN_SECS = 20.0
 Fault = Callable[[Hosts, int], dict[str, float]]
 
 
-def start(network: Network, folder: Path, plan: str, *more: str, units: int, unit_secs: float = UNIT_SECS) -> Hosts:
-    """Start, or resume, a tally run on all hosts, whose workers take `unit_secs` a unit."""
+def start(
+    network: Network,
+    folder: Path,
+    plan: str,
+    *more: str,
+    units: int,
+    unit_secs: float = UNIT_SECS,
+    absent: Collection[int] = (),
+) -> Hosts:
+    """Start, or resume, a tally run on all hosts but the absent ones, whose workers take `unit_secs` a unit."""
     flags = (f"--workers={NUM_WORKERS}", f"--plan={plan}", f"--compute_secs={unit_secs}", PRIVATE, *more)
     settings = (f"--set=workload={units}", "--set=telemetry.log_secs=0.1", "--set=telemetry.timeline=false")
-    return Hosts(network, folder, "configs/tally.py", *flags, *settings)
+    return Hosts(network, folder, "configs/tally.py", *flags, *settings, absent=absent)
 
 
 def workers_of(host: int, num_workers: int = NUM_WORKERS) -> list[int]:
@@ -261,10 +269,50 @@ def run_with_faults(
         for number, fault in enumerate(faults):
             done.append((fault.__name__, fault(hosts, 1 + number % (NUM_HOSTS - 1))))
             say(f"{plan} {fault.__name__}: " + ", ".join(f"{name} {secs:.1f}" for name, secs in done[-1][1].items()))
-        hosts.head.send(signal.SIGTERM)
-        assert hosts.wait() == [75] * NUM_HOSTS, hosts.screens() + hosts.head.logs()
+        save(hosts)
+    return FaultedRun(start_secs, done, completed(network, folder, plan, *more, units=units))
+
+
+def save(hosts: Hosts) -> None:
+    """Have a run saved by SIGTERM on the head."""
+    hosts.head.send(signal.SIGTERM)
+    assert hosts.wait() == [75] * NUM_HOSTS, hosts.screens() + hosts.head.logs()
+
+
+def completed(network: Network, folder: Path, plan: str, *more: str, units: int) -> dict[str, Any]:
+    """Resume a run that was saved, and check its account; returns its summary."""
     with start(network, folder, plan, *more, units=units, unit_secs=0.0) as hosts:
         assert hosts.wait() == [0] * NUM_HOSTS, hosts.screens() + hosts.head.logs()
         assert_exactly_once(hosts.head.summary())
         assert hosts.head.tracebacks() == []
-        return FaultedRun(start_secs, done, hosts.head.summary())
+        return hosts.head.summary()
+
+
+def run_with_a_late_host(
+    network: Network, folder: Path, plan: str, say: Callable[[str], None] = print
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Begin without host 2, have it join, and host 1 leave; then save, resume, and check the account.
+
+    Returns:
+      seconds, and the summary of the completed run: `first_unit_secs` from the command on host 2 until its worker has
+      computed a unit, `joined_stall_secs` and `left_stall_secs` the longest times without a unit applied meanwhile.
+
+    Raises:
+      AssertionError: the run did not go on, or a unit was lost or applied twice.
+    """
+    late, units = 2, round(8 * FAULT_SECS * NUM_WORKERS / UNIT_SECS)
+    fewest = f"--workers={NUM_WORKERS - 1}..{NUM_WORKERS}"
+    with start(network, folder, plan, fewest, units=units, absent=(late,)) as hosts:
+        until_working(hosts, [0, 1, 2])
+        since, begun = now_of(hosts), SYSTEM_CLOCK.monotonic()
+        hosts.start_agent(late)
+        until_working(hosts, workers_of(late))
+        secs = {"first_unit_secs": SYSTEM_CLOCK.monotonic() - begun, "joined_stall_secs": longest_stall(hosts, since)}
+        since = now_of(hosts)
+        assert hosts.kill_agent(1, signal.SIGTERM) == 75
+        hosts.until_said("host 1 is lost")
+        until_working(hosts, [*workers_of(0), *workers_of(late)])
+        secs["left_stall_secs"] = longest_stall(hosts, since)
+        say(f"{plan}: " + ", ".join(f"{name} {each:.1f}" for name, each in secs.items()))
+        save(hosts)
+    return secs, completed(network, folder, plan, fewest, units=units)

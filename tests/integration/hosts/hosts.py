@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -32,20 +32,22 @@ class Hosts:
       folder: for certificates, the workdir and what the programs print.
       config: path of a configuration file.
       flags: more flags, the same for all.
+      absent: hosts whose agents are started later.
 
     Attributes:
       head: the job, whose supervisor runs on host 0.
     """
 
-    def __init__(self, network: Network, folder: Path, config: str, *flags: str) -> None:
+    def __init__(self, network: Network, folder: Path, config: str, *flags: str, absent: Collection[int] = ()) -> None:
         self.network, self._folder, self._config, self._flags = network, folder, config, flags
         self._agents: dict[int, subprocess.Popen[bytes]] = {}
         self.workdir = folder / "run"
         if not (folder / "certs").exists():
-            _make_certificates(folder / "certs", network.num_hosts)
+            make_certificates(folder / "certs", network.num_hosts)
         self.head = self._new_head()
         for host in range(1, network.num_hosts):
-            self.start_agent(host)
+            if host not in absent:
+                self.start_agent(host)
 
     def __enter__(self) -> Hosts:
         return self
@@ -167,8 +169,9 @@ def _log_of(pid: int) -> str | None:
     return path.stem if path.suffix == ".log" else None
 
 
-def _make_certificates(folder: Path, num_hosts: int) -> None:
-    folder.mkdir()
+def make_certificates(folder: Path, num_hosts: int) -> None:
+    """Make an authority, and a folder of certificates for each host, named by its number."""
+    folder.mkdir(parents=True)
     os.chmod(folder, 0o700)
     authority = Authority.create(folder / "0")
     authority.issue(HEAD).write(folder / "0", HEAD)

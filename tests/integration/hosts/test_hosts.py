@@ -67,6 +67,18 @@ def test_a_host_leaves_and_another_one_joins(network: Network, tmp_path: Path, p
         assert secs["back_secs"] < BACK_SECS
 
 
+@pytest.mark.parametrize(
+    "plan", [pytest.param(plan, marks=pytest.mark.integration if plan == "bsp" else pytest.mark.soak) for plan in PLANS]
+)
+def test_a_host_that_was_never_there_joins_a_run_and_another_one_leaves_it(
+    network: Network, tmp_path: Path, plan: str
+) -> None:
+    secs, summary = faults.run_with_a_late_host(network, tmp_path, plan)
+    if plan != "preduce":
+        assert summary["units"]["rolled_back"] == 0
+    assert secs["first_unit_secs"] < BACK_SECS and secs["joined_stall_secs"] < 10.0 and secs["left_stall_secs"] < 10.0
+
+
 @pytest.mark.integration
 def test_a_host_that_was_cut_off_or_frozen_does_nothing_that_counts(network: Network, tmp_path: Path) -> None:
     story = faults.run_with_faults(network, tmp_path, "asp", [faults.cut_both_ways, faults.frozen])
@@ -94,7 +106,7 @@ def test_a_host_that_stays_away_leaves_its_worker_and_its_server_to_others(netwo
 
 @pytest.mark.soak
 @pytest.mark.alone
-@pytest.mark.timeout(3000)
+@pytest.mark.timeout(4800)  # ten rounds, each of four minutes on a quiet machine
 @pytest.mark.parametrize("plan", PLANS)
 def test_every_fault_of_a_host_ten_times(network: Network, tmp_path: Path, plan: str) -> None:
     for time in range(10):
