@@ -65,12 +65,16 @@ class Transfer:
       ended: time at which the port has carried it, in seconds.
       own: time at which its worker's own link has carried it, in seconds.
       behind: seconds from the moment at which both have carried it to its arrival.
+
+    Attributes:
+      is_certain: whether no other transfer can make it later any more.
     """
 
-    __slots__ = ("_behind", "_num_begun", "_own", "_port", "ended", "finish")
+    __slots__ = ("_behind", "_num_begun", "_own", "_port", "ended", "finish", "is_certain")
 
     def __init__(self, port: Direction | None, finish: float, ended: float, own: float, behind: float) -> None:
         self._port, self.finish, self.ended, self._own, self._behind = port, finish, ended, own, behind
+        self.is_certain = port is None
         self._num_begun = -1  # at the port when `ended` was computed: only a later begin changes it
 
     @property
@@ -82,14 +86,9 @@ class Transfer:
         ended = self.ended
         return (ended if ended > self._own else self._own) + self._behind
 
-    @property
-    def is_certain(self) -> bool:
-        """Whether no other transfer can make it later any more."""
-        return self._port is None
-
     def end(self, at: float) -> None:
         """Note that the port has carried it."""
-        self.ended, self._port = at, None
+        self.ended, self._port, self.is_certain = at, None, True
 
 
 class Direction:
@@ -132,7 +131,7 @@ class Direction:
     def end_of(self, transfer: Transfer) -> float:
         """Return when a transfer under way ends, if no other begins before that."""
         at, carried, left = self._at, self._carried, len(self._under_way)
-        rates = self._rates_up_to(left)
+        rates = self._rates if left < len(self._rates) else self._rates_up_to(left)
         for other in self._under_way:
             at += (other.finish - carried) / rates[left]
             if other is transfer:
@@ -143,7 +142,7 @@ class Direction:
     def _go_on(self, now: float) -> None:
         """End what ends up to `now`, by the very sums of `end_of`: who waited until such an end finds it past."""
         under_way, num_ended = self._under_way, 0
-        rates = self._rates_up_to(len(under_way))
+        rates = self._rates if len(under_way) < len(self._rates) else self._rates_up_to(len(under_way))
         for transfer in under_way:
             at = self._at + (transfer.finish - self._carried) / rates[len(under_way) - num_ended]
             if at > now:
