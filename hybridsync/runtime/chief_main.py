@@ -20,7 +20,6 @@ from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.ports import ServerPort, SnapshotSource
 from hybridsync.policies.plan_checks import checked_order
 from hybridsync.runtime.control_file import remove_control, write_control
-from hybridsync.runtime.host_resources import keep_what_is_alive
 from hybridsync.runtime.wiring.chief import ChiefRole
 from hybridsync.runtime.wiring.transport import transport_of
 from hybridsync.security.keyring import Keyring
@@ -196,7 +195,6 @@ def _manage(
             watchdog=watchdog,
         )
         stop_metrics = _serve_metrics(metrics, role, restarted)
-        keep_what_is_alive()
         try:
             return controller.run()
         finally:

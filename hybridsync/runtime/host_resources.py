@@ -6,7 +6,6 @@ memory of its results anew for each gradient: page by page, that took 28 to 41 %
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Mapping
 
@@ -52,11 +51,3 @@ def compute_in_calling_thread() -> None:
     import jax
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-
-
-def keep_what_is_alive() -> None:
-    """Take what this process has made so far out of the search for garbage: programs, task and links stay to its end.
-
-    JAX's traces are hundreds of thousands of objects. Each full collection looks at all of them, while others wait.
-    """
-    gc.freeze()

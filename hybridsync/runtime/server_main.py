@@ -22,7 +22,6 @@ from hybridsync.runtime.heartbeat import (
     ReconnectingChiefClient,
     hello,
 )
-from hybridsync.runtime.host_resources import keep_what_is_alive
 from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.runtime.wiring.server import primary_services
 from hybridsync.runtime.wiring.transport import transport_of
@@ -120,7 +119,6 @@ def run_server(spec: RoleSpec, keys: Keyring, run: Run, chief_address: Callable[
         compile_secs.clear()
         return backend.take_report().as_report(spec.role_id, incarnation, secs)
 
-    keep_what_is_alive()
     Heartbeat(chief, drain, REPORT_SECS, completed, ended).start()
     if not over.wait(RUN_SECS):
         raise WaitTimeout(f"server {spec.role_id} served for {RUN_SECS:g} s and the chief has not ended the run")

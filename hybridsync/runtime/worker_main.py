@@ -27,7 +27,6 @@ from hybridsync.runtime.heartbeat import (
     ReconnectingChiefClient,
     hello,
 )
-from hybridsync.runtime.host_resources import keep_what_is_alive
 from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.runtime.wiring.collectives import collectives_of
 from hybridsync.runtime.wiring.transport import transport_of
@@ -132,7 +131,6 @@ def run_worker(
     def link_of(phase: Phase) -> ServerLink:
         return transport.link(phase.servers, partition(programs, run.config.servers, phase.protocol.wire_dtype))
 
-    keep_what_is_alive()
     with ThreadPoolExecutor(1, "leases") as ahead:
         loop = worker_loop(
             run,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import platform
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hybridsync.runtime.fork_server_client import ForkServerClient
-from hybridsync.runtime.host_resources import keep_what_is_alive, share_of_cores
+from hybridsync.runtime.host_resources import share_of_cores
 from hybridsync.runtime.role_process import RoleProcess
 from tests.runtime.supervised import WAIT_SECS
 
@@ -82,17 +81,3 @@ def test_the_cores_that_a_run_may_use_are_divided_among_its_workers(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
     assert share_of_cores(workers) == share
-
-
-def test_no_search_for_garbage_looks_at_what_a_role_keeps():
-    kept = [[] for _ in range(1000)]
-    before = gc.get_freeze_count()
-    keep_what_is_alive()
-    try:
-        assert gc.get_freeze_count() >= before + 1000
-        looked_at = {id(each) for each in gc.get_objects()}
-        assert not looked_at & {id(each) for each in kept}
-        later: list[object] = []
-        assert id(later) in {id(each) for each in gc.get_objects()}
-    finally:
-        gc.unfreeze()
