@@ -191,9 +191,11 @@ class Layout:
         spans = self.float32_spans
         if spans is None:
             return False
-        with np.errstate(over="ignore", invalid="ignore"):
-            flats = (buffer[start:stop].view(np.float32) for start, stop in spans)
-            return all(math.isfinite(np.dot(flat, flat)) for flat in flats)
+        for start, stop in spans:
+            flat = buffer[start:stop].view(np.float32)
+            if not math.isfinite(_sum_of_squares(flat)):
+                return False
+        return True
 
 
 class BufferTree:
@@ -267,6 +269,11 @@ class BufferTrees:
     def clear(self) -> None:
         """Let go of all buffers."""
         self._kept.clear()
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _sum_of_squares(flat: np.ndarray) -> float:
+    return np.dot(flat, flat)
 
 
 def _rounds(found: np.dtype[Any], expected: np.dtype[Any]) -> bool:
