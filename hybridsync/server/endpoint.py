@@ -18,6 +18,8 @@ class ReadsContributions(Protocol):
 
     def unpack(self, buffer: np.ndarray) -> Any: ...
 
+    def is_finite(self, buffer: np.ndarray) -> bool: ...
+
 
 class Endpoint:
     """A `ParameterPort` over a primary; its publisher lends what the link carries.
@@ -50,8 +52,10 @@ class Endpoint:
         """
 
         def offer(contribution: Any) -> Answer:
-            tree = contribution if self._contributions is None else self._contributions.unpack(contribution)
-            return Answer(*self._primary.push_pull(push, tree))
+            if self._contributions is None:
+                return Answer(*self._primary.push_pull(push, contribution))
+            tree, is_finite = self._contributions.unpack(contribution), self._contributions.is_finite(contribution)
+            return Answer(*self._primary.push_pull(push, tree, is_finite=is_finite))
 
         return offer
 

@@ -170,6 +170,10 @@ class Contributions:
         contribution = layout.unpack(buffer)
         return contribution if layout is self._wide else widened(contribution, self._shapes)
 
+    def is_finite(self, buffer: np.ndarray) -> bool:
+        """Return whether the contribution in a buffer is seen to be finite at a glance; False proves nothing."""
+        return buffer.nbytes == self._wide.nbytes and self._wide.is_finite(buffer)
+
 
 @functools.lru_cache(maxsize=8)
 def partition(programs: Programs, num_servers: int, wire: str = FLOAT32) -> tuple[Part, ...]:

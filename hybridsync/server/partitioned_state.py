@@ -41,7 +41,7 @@ class PartitionedState:
         self._change: Change = "optimizer"
         # (worker, incarnation) -> versions whose parts it may still read at the other servers
         self._unread: dict[tuple[int, int], set[int]] = {}
-        self._spans: list[Span] = []
+        self._spans: list[tuple[float, float, int, int]] = []  # begin, seconds, phase and units of each update
         self.first_applied = self.last_applied = 0.0
 
     @property
@@ -89,8 +89,8 @@ class PartitionedState:
 
     def take_report(self) -> tuple[Span, ...]:
         """Return and forget the spans of what was applied."""
-        spans, self._spans = tuple(self._spans), []
-        return spans
+        spans, self._spans = self._spans, []
+        return tuple(Span("apply", "server", *span) for span in spans)
 
     def opt_state(self) -> Any:
         """Return a copy of the optimizer state (see `Shard.opt_state`)."""
@@ -151,9 +151,7 @@ class PartitionedState:
                 stepped=tuple(Stepped(*push) for push in update.stepped),
             )
         )
-        self._spans.append(
-            Span("apply", "server", started, self.last_applied - started, self._phase_number, len(units))
-        )
+        self._spans.append((started, self.last_applied - started, self._phase_number, len(units)))
 
     def discard(self, push: Push) -> None:
         """See `StateHolder`."""

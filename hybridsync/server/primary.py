@@ -275,21 +275,26 @@ class Primary:
             self._end_turn()
             self._await(call, "is not granted its transfer yet by", "say again that it is ready")
 
-    def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
+    def push_pull(self, push: Push, contribution: Any, *, is_finite: bool = False) -> tuple[PushReply, Any]:
         """Offer a contribution tree; returns when the rule releases it, with the newest parameters then.
 
         A unit is applied once: a repeated push waits for the first one's release and gets its result. A push stays held
         when its call ends; the same units find it again. A contribution that is not finite is dropped without asking
         the rule.
 
+        Args:
+          push: what is pushed.
+          contribution: what it brings.
+          is_finite: whether the contribution is known to be.
+
         Raises:
           StalePhase, StaleIncarnation: the caller is out of date; nothing was applied.
           InvalidMessage: the units or the base cannot be.
           StillHeld: the rule has not released the push yet; push the same units again.
         """
-        found = first_non_finite(contribution) or push.non_finite
+        found = push.non_finite if is_finite else first_non_finite(contribution) or push.non_finite
         with self._turn:
-            reply = self._core.push(push._replace(non_finite=""), contribution, found)
+            reply = self._core.push(push._replace(non_finite="") if push.non_finite else push, contribution, found)
             if isinstance(reply, HeldCall):
                 self._end_turn()
                 reply = self._await(reply, "is still held by", "push the same units again")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from hybridsync.core.errors import HybridSyncError
-from hybridsync.training.buffer_layout import Layout
+from hybridsync.training.buffer_layout import BufferTree, Layout
 from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.state import TrainState
 
@@ -49,6 +49,15 @@ class PublishedParameters:
         self._pool = pool
         self.memory = self.buffer = memory
         self.readers = 0
+        self._tree: BufferTree | None = None
+
+    def pack(self, layout: Layout, parameters: Parameters) -> None:
+        """Write parameters, as `layout` has them, from the memory's first byte on."""
+        if self._tree is None or self._tree.layout is not layout:
+            if self.buffer.nbytes != layout.nbytes:
+                self.buffer = self.memory[: layout.nbytes]
+            self._tree = layout.over(self.buffer)
+        self._tree.pack(parameters)
 
     def release(self) -> None:
         """Give the copy back; it may be rewritten when nobody reads it any more."""
@@ -106,9 +115,7 @@ class ParameterPool:
             except HybridSyncError as error:  # the state has moved on: this does not refuse a call
                 raise MemoryError(str(error)) from error
             self._copies.append(free)
-        if free.buffer.nbytes != self._layout.nbytes:
-            free.buffer = free.memory[: self._layout.nbytes]
-        self._layout.pack(Parameters(state.params, state.model_state), out=free.buffer)
+        free.pack(self._layout, Parameters(state.params, state.model_state))
         with self._lock:
             self._current = free
 

@@ -170,7 +170,8 @@ class Secondary:
         kept = False
         try:
             contribution = self._contributions.unpack(block.buffer)
-            if found := first_non_finite(contribution):
+            is_finite = self._contributions.is_finite(block.buffer)
+            if not is_finite and (found := first_non_finite(contribution)):
                 return found
             with self._condition:
                 check_block(push, self._admit(push), most_issued(self._part.programs.workload))

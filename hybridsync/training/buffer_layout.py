@@ -13,6 +13,7 @@ The padding between leaves is never part of a fingerprint, so a packed state and
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -132,25 +133,7 @@ class Layout:
         Raises:
           SchemaMismatch: the tree or the buffer does not fit; names the leaf and both values.
         """
-        leaves, treedef = jax.tree_util.tree_flatten(tree)
-        if treedef != self.treedef:
-            difference = first_difference(Layout.of(tree).types, self.types)
-            raise SchemaMismatch(f"cannot pack: {difference or f'{treedef} is not {self.treedef}'}")
-        buffer = self.empty() if out is None else out
-        arrays = [np.asarray(leaf) for leaf in leaves]
-        for spec, array in zip(self.leaves, arrays, strict=True):
-            dtype = array.dtype
-            fits = dtype is spec.dtype or dtype == spec.dtype or _rounds(dtype, spec.dtype)
-            if not fits or array.shape != spec.shape:
-                raise SchemaMismatch(
-                    f"cannot pack: leaf {spec.path} is {describe(array.dtype, array.shape)}, expected {spec}"
-                )
-        views = self._views(buffer)
-        if views and not views[0].flags.writeable:
-            raise SchemaMismatch(f"cannot pack leaf {self.leaves[0].path}: the buffer is read-only")
-        for view, array in zip(views, arrays, strict=True):
-            np.copyto(view, array, casting="unsafe")  # to the nearest even
-        return buffer
+        return self.over(self.empty() if out is None else out).pack(tree)
 
     def unpack(self, buffer: np.ndarray | bytes | bytearray | memoryview) -> Any:
         """Return the tree whose leaves are views into `buffer`: they see later writes to it.
@@ -160,16 +143,137 @@ class Layout:
         Raises:
           SchemaMismatch: the buffer has another size or is not a contiguous block of bytes.
         """
-        return self.treedef.unflatten(self._views(buffer))
+        return self.over(buffer).tree
 
-    def _views(self, buffer: np.ndarray | bytes | bytearray | memoryview) -> list[np.ndarray]:
+    def over(self, buffer: np.ndarray | bytes | bytearray | memoryview) -> BufferTree:
+        """Return the tree in a buffer, for one that is packed or read again and again.
+
+        Raises:
+          SchemaMismatch: see `unpack`.
+        """
         block = buffer.data if isinstance(buffer, np.ndarray) else memoryview(buffer)
         if block.nbytes != self.nbytes or block.itemsize != 1 or not block.c_contiguous:
             raise SchemaMismatch(
                 f"the buffer is {block.nbytes} bytes in items of {block.itemsize}, this layout needs a "
                 f"contiguous uint8[{self.nbytes}]"
             )
-        return [np.ndarray(spec.shape, spec.dtype, buffer, spec.offset) for spec in self.leaves]
+        return BufferTree(self, buffer)
+
+    @functools.cached_property
+    def float32_spans(self) -> tuple[tuple[int, int], ...] | None:
+        """Where neighbouring float32 leaves lie together, as first and last byte; None where another leaf is inexact.
+
+        >>> Layout.of({"a": np.ones(3, np.float32), "b": np.ones(20, np.float32), "n": np.int32(1)}).float32_spans
+        ((0, 144),)
+        """
+        spans: list[tuple[int, int]] = []
+        joins = False
+        for leaf in self.leaves:
+            if is_summed := leaf.dtype == np.float32:
+                start = spans.pop()[0] if joins else leaf.offset
+                spans.append((start, leaf.offset + leaf.nbytes))
+            elif jax.dtypes.issubdtype(leaf.dtype, np.inexact):
+                return None
+            joins = is_summed
+        return tuple(spans)
+
+    def is_finite(self, buffer: np.ndarray) -> bool:
+        """Return whether a tree in a buffer was found finite at a glance; False proves nothing.
+
+        One sum of squares for neighbouring leaves and the padding between them, whose bytes may be anything.
+
+        >>> layout = Layout.of({"a": np.ones(3, np.float32), "b": np.ones(2, np.float32)})
+        >>> layout.is_finite(layout.pack({"a": np.ones(3, np.float32), "b": np.zeros(2, np.float32)}))
+        True
+        >>> layout.is_finite(layout.pack({"a": np.ones(3, np.float32), "b": np.array([0, np.inf], np.float32)}))
+        False
+        """
+        spans = self.float32_spans
+        if spans is None:
+            return False
+        for start, stop in spans:
+            flat = buffer[start:stop].view(np.float32)
+            if not math.isfinite(_sum_of_squares(flat)):
+                return False
+        return True
+
+
+class BufferTree:
+    """The tree in one buffer; its views are made once.
+
+    Attributes:
+      layout: of the tree.
+      buffer: that it lies in.
+      tree: views into it, which see later writes; read-only where the buffer is.
+    """
+
+    def __init__(self, layout: Layout, buffer: Any) -> None:
+        self.layout, self.buffer = layout, buffer
+        self._views = [np.ndarray(spec.shape, spec.dtype, buffer, spec.offset) for spec in layout.leaves]
+        self.tree = layout.treedef.unflatten(self._views)
+
+    def pack(self, tree: Any) -> Any:
+        """Copy a tree's leaves into the buffer, and return that (see `Layout.pack`).
+
+        Raises:
+          SchemaMismatch: the tree does not fit, or the buffer is read-only.
+        """
+        layout, views = self.layout, self._views
+        leaves, treedef = jax.tree_util.tree_flatten(tree)
+        if treedef != layout.treedef:
+            difference = first_difference(Layout.of(tree).types, layout.types)
+            raise SchemaMismatch(f"cannot pack: {difference or f'{treedef} is not {layout.treedef}'}")
+        arrays = [np.asarray(leaf) for leaf in leaves]
+        for spec, array in zip(layout.leaves, arrays, strict=True):
+            dtype = array.dtype
+            fits = dtype is spec.dtype or dtype == spec.dtype or _rounds(dtype, spec.dtype)
+            if not fits or array.shape != spec.shape:
+                raise SchemaMismatch(
+                    f"cannot pack: leaf {spec.path} is {describe(array.dtype, array.shape)}, expected {spec}"
+                )
+        if views and not views[0].flags.writeable:
+            raise SchemaMismatch(f"cannot pack leaf {layout.leaves[0].path}: the buffer is read-only")
+        for view, array in zip(views, arrays, strict=True):
+            view[...] = array  # to the nearest even
+        return self.buffer
+
+
+class BufferTrees:
+    """Finds the trees in the few buffers of a link, which come again and again.
+
+    Args:
+      layout: of all of them.
+    """
+
+    _MOST = 8
+    """More buffers than these in turn are cheap to look into anew; they would be kept alive here."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._kept: dict[int, BufferTree] = {}
+
+    def of(self, buffer: np.ndarray) -> BufferTree:
+        """Return the tree in a buffer.
+
+        Raises:
+          SchemaMismatch: see `Layout.unpack`.
+        """
+        found = self._kept.get(id(buffer))  # whose buffer is alive: no other one has its id
+        if found is None:
+            found = self._layout.over(buffer)
+            if len(self._kept) >= self._MOST:
+                self._kept.clear()
+            self._kept[id(buffer)] = found
+        return found
+
+    def clear(self) -> None:
+        """Let go of all buffers."""
+        self._kept.clear()
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _sum_of_squares(flat: np.ndarray) -> float:
+    return np.dot(flat, flat)
 
 
 def _rounds(found: np.dtype[Any], expected: np.dtype[Any]) -> bool:

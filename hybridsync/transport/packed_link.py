@@ -11,6 +11,7 @@ import numpy as np
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import OptimizerPort
 from hybridsync.server.partition import Part, join
+from hybridsync.training.buffer_layout import BufferTrees
 from hybridsync.training.compiled_programs import Parameters
 from hybridsync.transport.link import BlockLink, ParameterLink
 
@@ -48,6 +49,8 @@ class PackedLink:
         self._parameters: list[np.ndarray] = []
         self._contribution_cuts = [part.contribution for part in parts]
         self._parameter_cuts = [part.parameters for part in parts]
+        self._contribution_trees = [BufferTrees(cut.layout) for cut in self._contribution_cuts]
+        self._parameter_trees = [BufferTrees(cut.layout) for cut in self._parameter_cuts]
         self._side_by_side = ThreadPoolExecutor(len(self._others), "servers") if len(self._others) > 1 else None
 
     def pull(self, push: Push) -> tuple[PushReply, Parameters]:
@@ -64,10 +67,13 @@ class PackedLink:
 
     def _staged(self, push: Push, contribution: Any) -> Push:
         """Pack a contribution, and stage it at the other servers; returns the push that the primary is offered."""
-        for cut, link in zip(self._contribution_cuts, (self._primary, *self._others), strict=True):
-            cut.layout.pack(cut.part_of(contribution), out=link.contribution)
+        links = (self._primary, *self._others)
+        for cut, trees, link in zip(self._contribution_cuts, self._contribution_trees, links, strict=True):
+            trees.of(link.contribution).pack(cut.part_of(contribution))
+        if not self._others:
+            return push
         found = self._of_each(lambda server: server.stage(push))
-        return push._replace(non_finite=next(filter(None, found), "")) if found else push
+        return push._replace(non_finite=next(filter(None, found), ""))
 
     def idle(self, push: Push) -> None:
         """See `ServerLink.idle`."""
@@ -92,18 +98,20 @@ class PackedLink:
         """See `ServerLink.close`."""
         for client in (self._primary, *self._others):
             client.close()
+        for trees in (*self._contribution_trees, *self._parameter_trees):
+            trees.clear()
         if self._side_by_side is not None:
             self._side_by_side.shutdown(wait=False)
 
     def _completed(self, push: Push, reply: PushReply, parameters: np.ndarray) -> tuple[PushReply, Parameters]:
         """Fetch what belongs to the primary's reply from the others, and join it."""
         others = self._parameters[1:]
-        if not push.units or reply.brings_parameters(push) or not self._parameters:
+        if self._others and (not push.units or reply.brings_parameters(push) or not self._parameters):
             wanted = push._replace(units=(), base=reply.sequence)
             others = self._of_each(lambda server: server.pull_at(wanted))
         self._parameters = [parameters, *others]
-        pairs = zip(self._parameter_cuts, self._parameters, strict=True)
-        return reply, join(self._parameter_cuts, [cut.layout.unpack(buffer) for cut, buffer in pairs])
+        pairs = zip(self._parameter_trees, self._parameters, strict=True)
+        return reply, join(self._parameter_cuts, [trees.of(buffer).tree for trees, buffer in pairs])
 
     def _of_each(self, ask: Callable[[BlockLink], T]) -> list[T]:
         """Ask every other server at once; returns their answers in order."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,6 +22,9 @@ from hybridsync.interfaces.reports import BESIDE, COMPUTING, SEND, Report, Span
 
 RECENT_SHARE = 0.25
 """Weight of a worker's newest unit in what its units usually take."""
+
+MOST_HAPPENED = 60
+"""Computations, waits and transfers that are taken in together; more would hold up the training thread at once."""
 
 
 def _nowhere(unit: int) -> None: ...
@@ -37,8 +42,9 @@ class WorkerRecorder:
     however many units this worker has in it; they share its sending time equally, so that none of them stands out from
     a window of the detector. The sending time of a step without units is not counted for any unit.
 
-    Lists are appended to by the training thread and swapped by the heartbeat's; the lock guards the swap, the sums
-    and the phase, so that a report never carries one phase's position under another's phase.
+    The training thread appends what happens to `_happened`, whose ends need no lock. It is taken in together: one at a
+    time it would be cold code on the way from a gradient to its push. The lock guards that and all else, so that a
+    report never carries one phase's position under another's phase.
 
     Attributes:
       watchdog: watchdog of the worker's process; each unit is a piece of work there.
@@ -53,6 +59,7 @@ class WorkerRecorder:
         self._at = ("", clock.monotonic())  # one value: the heartbeat never reads half of a change
         self._usual_secs, self._has_usual = 0.0, False
         self._lock = threading.Lock()
+        self._happened: deque[Callable[[], None]] = deque()
         self._spans: list[tuple[str, str, float, float, int, int]] = []
         self._losses: list[Any] = []
         self._applied, self._dropped = UnitSet(), ()
@@ -70,6 +77,7 @@ class WorkerRecorder:
     def enter(self, phase_id: PhaseId, counts_transfers: bool = False) -> None:
         """Begin to note for another phase; `counts_transfers` where its pushes wait for no other worker."""
         with self._lock:
+            self._take_in()
             self._unit_secs, self._open = [], []
             self._last_unit_secs = self._transfer_secs = 0.0
             self._waited, self._stepped, self._counts_transfers = False, False, counts_transfers
@@ -100,40 +108,51 @@ class WorkerRecorder:
         """Note one unit's local computation, which has ended; `loss` is None where none was computed."""
         self.at_unit(-1)
         self.watchdog.end(self._piece)
-        secs = ended - started
-        self._unit_limit.record(secs)
-        with self._lock:
-            self._compute_secs += secs
-            if self._has_usual:
-                self._usual_secs += RECENT_SHARE * (secs - self._usual_secs)
-            else:  # the second unit takes the first one's place, which may have been compiled
-                self._usual_secs, self._has_usual = secs, self._usual_secs > 0.0
-            if self._keep_unit_secs:
-                last = self._last_unit_secs
-                if self._waited or not self._counts_transfers:  # nothing more comes to those before it
-                    if self._open:
-                        self._divide()
-                    elif last:
-                        self._unit_secs.append(last + self._transfer_secs)
-                    self._transfer_secs, self._waited, self._stepped = 0.0, False, False
-                elif last:
-                    self._open.append(last)
-                self._last_unit_secs = secs
-            if loss is not None:
-                self._losses.append(loss)
-            if self._keep_spans:
-                self._spans.append(("compute", category, started, secs, self.phase_id.number, 1))
+        self._unit_limit.record(ended - started)
+        self._happened.append(partial(self._computed, category, started, ended - started, loss))
+        if len(self._happened) > MOST_HAPPENED:
+            with self._lock:
+                self._take_in()
 
     def wait(self, name: str, category: str, started: float, ended: float) -> None:
         """Note time in which this worker waited for others or for a transfer."""
-        secs = ended - started
-        with self._lock:
-            self._wait_secs += secs
-            self._waited = True
-            if self._counts_transfers if name == "push_pull" else name == SEND and not self._stepped:
-                self._transfer_secs += secs
-            if self._keep_spans:
-                self._spans.append((name, category, started, secs, self.phase_id.number, 0))
+        self._happened.append(partial(self._has_waited, name, category, started, ended - started))
+
+    def _take_in(self) -> None:
+        """Take in what has happened, in its order; called under the lock."""
+        happened = self._happened
+        while happened:
+            happened.popleft()()
+
+    def _computed(self, category: str, started: float, secs: float, loss: Any) -> None:
+        self._compute_secs += secs
+        if self._has_usual:
+            self._usual_secs += RECENT_SHARE * (secs - self._usual_secs)
+        else:  # the second unit takes the first one's place, which may have been compiled
+            self._usual_secs, self._has_usual = secs, self._usual_secs > 0.0
+        if self._keep_unit_secs:
+            last = self._last_unit_secs
+            if self._waited or not self._counts_transfers:  # nothing more comes to those before it
+                if self._open:
+                    self._divide()
+                elif last:
+                    self._unit_secs.append(last + self._transfer_secs)
+                self._transfer_secs, self._waited, self._stepped = 0.0, False, False
+            elif last:
+                self._open.append(last)
+            self._last_unit_secs = secs
+        if loss is not None:
+            self._losses.append(loss)
+        if self._keep_spans:
+            self._spans.append(("compute", category, started, secs, self.phase_id.number, 1))
+
+    def _has_waited(self, name: str, category: str, started: float, secs: float) -> None:
+        self._wait_secs += secs
+        self._waited = True
+        if self._counts_transfers if name == "push_pull" else name == SEND and not self._stepped:
+            self._transfer_secs += secs
+        if self._keep_spans:
+            self._spans.append((name, category, started, secs, self.phase_id.number, 0))
 
     def _divide(self) -> None:
         """Divide what was sent among the units of a step, and have the next report tell of them."""
@@ -143,9 +162,11 @@ class WorkerRecorder:
 
     def moved(self, sent_bytes: int, received_bytes: int) -> None:
         """Note gradients and states that this worker has sent and received, as they travel."""
-        with self._lock:
-            self._sent_bytes += sent_bytes
-            self._received_bytes += received_bytes
+        self._happened.append(partial(self._has_moved, sent_bytes, received_bytes))
+
+    def _has_moved(self, sent_bytes: int, received_bytes: int) -> None:
+        self._sent_bytes += sent_bytes
+        self._received_bytes += received_bytes
 
     def probe(self, started: float, ended: float) -> None:
         """Note a unit that was computed for its seconds alone, by a worker that is left out."""
@@ -163,10 +184,12 @@ class WorkerRecorder:
 
     def step(self, started: float, ended: float, num_units: int) -> None:
         """Note one completed lock-step step."""
-        with self._lock:
-            self._stepped = True
-            if self._keep_spans:
-                self._spans.append(("step", "sync", started, ended - started, self.phase_id.number, num_units))
+        self._happened.append(partial(self._has_stepped, started, ended - started, num_units))
+
+    def _has_stepped(self, started: float, secs: float, num_units: int) -> None:
+        self._stepped = True
+        if self._keep_spans:
+            self._spans.append(("step", "sync", started, secs, self.phase_id.number, num_units))
 
     def record_outcome(self, applied: tuple[int, ...], dropped: tuple[tuple[int, str], ...]) -> None:
         """Note what became of a lock-step step's units; one member does so for all."""
@@ -183,6 +206,7 @@ class WorkerRecorder:
     def take_report(self) -> Report:
         """Return what was noted since the last call as a report."""
         with self._lock:
+            self._take_in()
             spans, self._spans = self._spans, []
             losses, self._losses = self._losses, []
             applied, self._applied = self._applied, UnitSet()

@@ -42,6 +42,15 @@ names = [task.read_text().strip() for task in Path('/proc/self/task').glob('*/co
 print(json.dumps([names.count('tf_XLAEigen'), faults / ({CALLS} / 2), os.environ['GLIBC_TUNABLES']]))
 """
 
+COLLECTS = """import gc
+before = gc.get_stats()[2]["collections"]
+from hybridsync.runtime import fork_server
+fork_server.connect().serve('jax')
+import json
+full_collections = gc.get_stats()[2]["collections"] - before
+print(json.dumps([full_collections, gc.get_freeze_count(), len(gc.get_objects()), gc.isenabled()]))
+"""
+
 
 def measured(folder: Path, *counts: int) -> list[tuple[int, float, str]]:
     """Return XLA's threads, a call's page faults and the allocator's settings of roles with so many threads each."""
@@ -81,3 +90,17 @@ def test_the_cores_that_a_run_may_use_are_divided_among_its_workers(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
     assert share_of_cores(workers) == share
+
+
+def test_a_role_is_forked_without_a_search_for_garbage_and_searches_what_it_makes_alone(tmp_path: Path) -> None:
+    log = tmp_path / "role.log"
+    with contextlib.closing(
+        ForkServerClient([sys.executable, "-c", COLLECTS], tmp_path / "fork-server.log")
+    ) as fork_server_client:
+        process = RoleProcess(fork_server_client, "server", 0, 0, log)
+        assert process.wait_ended(WAIT_SECS)
+        assert process.reap() == 0, log.read_text()
+    full_collections, kept, searched, collects = json.loads(log.read_text().splitlines()[-1])
+    assert full_collections == 0, "to look through all that is imported takes longer than a role's fork"
+    assert kept > 10 * searched
+    assert collects

@@ -1,3 +1,5 @@
+import copy
+import weakref
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +13,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from hybridsync.core.errors import SchemaMismatch, TaskError
-from hybridsync.training.buffer_layout import ALIGNMENT, Layout, digest, fingerprint, first_non_finite, leaf_bytes
+from hybridsync.training.buffer_layout import (
+    ALIGNMENT,
+    BufferTrees,
+    Layout,
+    digest,
+    fingerprint,
+    first_non_finite,
+    leaf_bytes,
+)
 
 DTYPES = (np.float32, np.int32, np.uint32, np.bool_, np.uint8, np.float64, ml_dtypes.bfloat16)
 
@@ -189,3 +199,61 @@ def test_an_entry_that_is_not_finite_is_found_and_large_ones_are_not_taken_for_i
     spoiled[1, 4] = value
     assert first_non_finite({**tree, "w": spoiled}) == "leaf w, first index [1, 4]"
     assert first_non_finite({**tree, "w": np.where(np.isfinite(spoiled), 0, spoiled)}) is not None
+
+
+def test_a_buffer_that_comes_again_has_the_tree_that_it_had():
+    trees = BufferTrees(Layout.of({"w": np.zeros(3, np.float32)}))
+    first, second = (np.zeros(64, np.uint8) for _ in range(2))
+    tree = trees.of(first).tree
+    trees.of(second).pack({"w": np.ones(3, np.float32)})
+    assert trees.of(first).tree is tree and trees.of(second).tree is not tree
+    assert not tree["w"].any() and trees.of(second).tree["w"].all()
+
+
+def test_few_buffers_are_kept_alive():
+    trees = BufferTrees(Layout.of({"w": np.zeros(3, np.float32)}))
+    alive: list[weakref.ref[np.ndarray]] = []
+
+    def come_once() -> None:
+        buffer = np.zeros(64, np.uint8)
+        trees.of(buffer)
+        alive.append(weakref.ref(buffer))
+
+    for _ in range(100):
+        come_once()
+    assert 0 < sum(each() is not None for each in alive) <= 8
+    trees.clear()
+    assert not any(each() is not None for each in alive)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_a_number_that_is_not_finite_is_seen_at_a_glance_in_every_leaf(wrong: float):
+    tree = {
+        "a": np.ones(3, np.float32),
+        "b": {"c": np.ones((2, 40), np.float32), "n": np.int32(-1)},
+        "d": np.float32(1),
+    }
+    layout = Layout.of(tree)
+    assert layout.is_finite(layout.pack(tree))
+    for name in ("a", "c", "d"):
+        broken = copy.deepcopy(tree)
+        place = broken["b"] if name == "c" else broken
+        place[name] = np.full_like(place[name], 1)
+        place[name].reshape(-1)[-1] = wrong
+        assert not layout.is_finite(layout.pack(broken)), name
+
+
+def test_integers_and_other_types_do_not_pass_for_floats_at_a_glance():
+    as_float_nan = np.array([-1], np.int32)
+    layout = Layout.of({"n": as_float_nan, "w": np.ones(2, np.float32)})
+    assert layout.is_finite(layout.pack({"n": as_float_nan, "w": np.ones(2, np.float32)}))
+    doubles = Layout.of({"w": np.ones(2)})
+    assert not doubles.is_finite(doubles.pack({"w": np.ones(2)})), "only float32 is summed: it has to be looked at"
+
+
+def test_what_lies_between_leaves_proves_nothing():
+    layout = Layout.of({"a": np.ones(3, np.float32), "b": np.ones(2, np.float32)})
+    buffer = layout.pack({"a": np.ones(3, np.float32), "b": np.ones(2, np.float32)})
+    buffer[12:16] = 255  # padding behind a: not a number
+    assert not layout.is_finite(buffer)
+    assert first_non_finite(layout.unpack(buffer)) is None

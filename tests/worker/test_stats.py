@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 
+from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.reports import COMPUTING, SEND, WAITING
 from hybridsync.worker.stats import WorkerRecorder
@@ -34,6 +35,50 @@ def test_everything_noted_is_in_one_report():
     ]
     empty = recorder.take_report()
     assert (empty.num_losses, empty.compute_secs, empty.spans, empty.completed) == (0, 0.0, (), 12)
+
+
+def test_what_is_noted_while_reports_are_taken_is_in_one_of_them():
+    recorder = WorkerRecorder(0, SYSTEM_CLOCK, keep_spans=True)
+    recorder.enter(PhaseId(1, 0))
+    stop, reports = threading.Event(), []
+
+    def train() -> None:
+        for number in range(4000):
+            recorder.computing(number)
+            recorder.compute("server", float(number), number + 0.5, None)
+            recorder.wait("push_pull", "server", number + 0.5, number + 0.75)
+            recorder.moved(3, 5)
+        stop.set()
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    while not stop.is_set():
+        reports.append(recorder.take_report())
+    trainer.join(10)
+    reports.append(recorder.take_report())
+    spans = [(span.name, span.start) for report in reports for span in report.spans]
+    expected = [
+        (name, number + late) for number in range(4000) for name, late in (("compute", 0.0), ("push_pull", 0.5))
+    ]
+    assert spans == expected
+    assert sum(report.sent_bytes for report in reports) == 12_000
+    assert sum(report.received_bytes for report in reports) == 20_000
+    assert sum(report.compute_secs for report in reports) == 2000.0
+    assert sum(report.wait_secs for report in reports) == 1000.0
+
+
+def test_what_happened_in_a_phase_is_told_of_under_its_number():
+    recorder = WorkerRecorder(0, ManualClock(), keep_spans=True)
+    recorder.enter(PhaseId(1, 0))
+    recorder.compute("sync", 0.0, 1.0, None)
+    recorder.step(0.0, 1.5, 1)
+    recorder.enter(PhaseId(2, 0))
+    recorder.compute("sync", 2.0, 3.0, None)
+    assert [(span.name, span.phase) for span in recorder.take_report().spans] == [
+        ("compute", 1),
+        ("step", 1),
+        ("compute", 2),
+    ]
 
 
 def test_a_new_phase_forgets_position_and_stamps_of_the_old():

@@ -183,6 +183,13 @@ def _values_of(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     return operator.attrgetter(*names) if names else lambda value: ()
 
 
+def _most_entries(kind: type, name: str) -> int:
+    """Return how many entries a list of a message may have."""
+    if (kind, name) in _LINES:
+        return MOST_LINES
+    return MOST_STATE_ENTRIES if (kind, name) in _OF_STATES else MOST_ENTRIES
+
+
 def _record(kind: type) -> _Wire:
     message = getattr(pb, kind.__name__)
     copied: list[str] = []
@@ -220,6 +227,7 @@ def _record(kind: type) -> _Wire:
         if hints[name] is str
     ]
     floats = [(name, f"{name} of {kind.__name__}") for name in copied if hints[name] is float]
+    lengths = {name: (f"{name} of {kind.__name__}", _most_entries(kind, name)) for name in repeated}
 
     def decode_record(wired: Any) -> Any:
         fields = dict(zip(copied, values_of(wired), strict=True))
@@ -230,10 +238,9 @@ def _record(kind: type) -> _Wire:
             _check_finite(what, fields[name])
         for name, wire in mapped:
             inner = getattr(wired, name)
-            if name in repeated:
-                most = MOST_STATE_ENTRIES if (kind, name) in _OF_STATES else MOST_ENTRIES
-                most = MOST_LINES if (kind, name) in _LINES else most
-                check_length(f"{name} of {kind.__name__}", inner, most)
+            if name in lengths:
+                what, most = lengths[name]
+                check_length(what, inner, most)
             fields[name] = wire.decode(inner)
         for name, wire in optional:
             fields[name] = wire.decode(getattr(wired, name)) if wired.HasField(name) else None

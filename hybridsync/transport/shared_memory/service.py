@@ -181,13 +181,16 @@ class Session(LinkSession):
         into[:] = self._contribution.buffer
 
     def _lend_parameters(self, answer: Answer, num_bytes: int, brings_them: bool) -> pb.LinkReply:
-        reply = self._lend(answer.parameters, num_bytes)
-        reply.reply.CopyFrom(encode(answer.reply))
+        number = self._lent_number(answer.parameters, num_bytes)
         if brings_them:
             answer.await_arrival()
-        return reply
+        return pb.LinkReply(slab=number, reply=encode(answer.reply))
 
     def _lend(self, view: BufferView, num_bytes: int) -> pb.LinkReply:
+        return pb.LinkReply(slab=self._lent_number(view, num_bytes))
+
+    def _lent_number(self, view: BufferView, num_bytes: int) -> int:
+        """Lend a view; returns the number of its slab."""
         assert self._lent is None, "one view is lent at a time"
         self._lent = view
         check_size(num_bytes, view.buffer.nbytes)
@@ -195,7 +198,7 @@ class Session(LinkSession):
         if number not in self._sent:
             self._sent.add(number)
             self._file = self._memory.file(number)
-        return pb.LinkReply(slab=number)
+        return number
 
     def _give_back(self) -> None:
         view, self._lent = self._lent, None
