@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.reproduction.definition import Experiment
 from benchmarks.reproduction.experiments import (
     hsp,
+    hsp_bearing,
     psplus,
     readme,
     ripples,
@@ -40,6 +41,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         syncswitch_resnet.SMOKE,
         syncswitch_resnet.EXPERIMENT,
         hsp.EXPERIMENT,
+        hsp_bearing.RATES,
         ripples.EXPERIMENT,
         psplus.EXPERIMENT,
     )

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.reproduction.clusters import Even
 from benchmarks.reproduction.definition import Cell, Claim, Experiment, Row
-from benchmarks.reproduction.jobs import CONV, DECODER, HURT, TOLERANT, Job
+from benchmarks.reproduction.jobs import CONV, DECODER, HURT, RECIPE_RATE, Job
 from benchmarks.reproduction.parameters import HSP
 from benchmarks.reproduction.plot import Line, Panel, Point, draw
 from benchmarks.reproduction.reporting import claimed, markdown, mean, mean_of_all, spread, values
 from benchmarks.reproduction.training import Training
 
 RATIOS, SEEDS = (0.25, 1, 4), range(400, 403)
-JOBS: dict[str, Job] = {"MLP": TOLERANT, "MLP, hurt": HURT, "conv net": CONV, "decoder": DECODER}
+JOBS: dict[str, Job] = {"MLP": RECIPE_RATE, "MLP, hurt": HURT, "conv net": CONV, "decoder": DECODER}
 BARRIER, TURNS_ALONE, DEFAULT = HSP  # in this order there
 
 
@@ -95,7 +95,7 @@ def plot(rows: Sequence[Row]) -> str:
 EXPERIMENT = Experiment(
     "hsp",
     "HSP",
-    "Two jobs of one MLP, one at a rate that bears staleness and one near its limit, and two other models, at three "
+    "Two jobs of one MLP, one at its recipe's rate and one near its limit, and two other models, at three "
     "ratios of what all gradients take through the servers' port to a unit's compute time.",
     [
         Cell(
