@@ -10,17 +10,17 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.published_runs import Made
 from benchmarks.reproduction import __main__ as command
 from benchmarks.reproduction import page
 from benchmarks.reproduction.clusters import Even
 from benchmarks.reproduction.definition import NOT_RUN, Cell, Claim, Experiment, Given, Row, Value
-from benchmarks.reproduction.experiments import EXPERIMENTS
+from benchmarks.reproduction.experiments import EXPERIMENTS, hsp_bearing
 from benchmarks.reproduction.jobs import HURT, Job
 from benchmarks.reproduction.plot import Line, Panel, Point, draw
 from benchmarks.reproduction.record import FOLDER, add, complete, missing, path_of, read, rows, write
 from benchmarks.reproduction.searching import expected
 from benchmarks.reproduction.training import Training, secs_to, way_of
-from benchmarks.timing_policy import Made
 from hybridsync.core.errors import ConfigError, RoleLost
 from hybridsync.policies.search_rules import Rules
 
@@ -171,6 +171,49 @@ def test_the_answer_without_noise_is_the_smallest_share_within_the_tolerance() -
     runs = {share: [Made(accuracy, 1.0)] * 3 for share, accuracy in accuracies.items()}
     fractions = {type(Rules().finest)(share): made for share, made in runs.items()}
     assert expected(fractions, Rules(0.92, settings=3)) == 0.25
+
+
+PUBLISHED = """note,converged_accuracy,seconds_without_switch_gap,bsp_share
+a,,,0
+b,0.90,305,0.0625
+c,0.91,475,0.25
+d,nan,,0.5
+e,0.92,1300,1
+"""
+"""Of another setup: other times, shares that are missing, runs that diverged, another order of columns."""
+
+
+def test_other_published_runs_are_predicted_and_searched_as_far_as_they_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs.csv").write_text(PUBLISHED)
+    flags = [f"--published={tmp_path / 'runs.csv'}", f"--folder={tmp_path / 'results'}"]
+    assert command.main(["run", "--only=syncswitch_times,syncswitch_search", *flags]) == 1
+    said = capsys.readouterr().out
+    assert "syncswitch_times: 5: FAILED" in said and "no times of runs of 5% of BSP" in said
+    assert "syncswitch_times: 50: FAILED" in said, "a share whose runs all diverged has no time"
+    assert "run --only=syncswitch_frontier first" in said
+    times = {row["share"]: row for row in rows(EXPERIMENTS["syncswitch_times"], tmp_path / "results")}
+    assert set(times) == {6.25, 25}
+    assert times[25]["seconds"] == pytest.approx(504, abs=10), "on the line through the shares of 6.25 % and 1"
+    assert len(rows(EXPERIMENTS["syncswitch_search"], tmp_path / "results")) == 6
+
+
+def test_hsp_is_measured_at_the_largest_rate_at_which_asynchrony_needs_few_more_units() -> None:
+    def made(units: dict[int, int | None]) -> list[Row]:
+        found: list[Row] = []
+        for part, asynchrony in units.items():
+            for plan, needed in (("bsp_server", 100), ("asp", asynchrony)):
+                where = {"job": "MLP", "part": part, "protocol": plan, "units_to_loss": needed}
+                found += [{**where, "seed": seed} for seed in hsp_bearing.SEEDS]
+        return found
+
+    assert hsp_bearing.chosen(made({2: 120, 4: 110, 8: 90}), "MLP") == 4
+    assert hsp_bearing.chosen(made({2: None, 4: 111, 8: 100}), "MLP") == 8, "it never came there at a half"
+    assert hsp_bearing.chosen(made({2: 120, 4: 120, 8: 120}), "MLP") is None
+    found = complete(hsp_bearing.RATES)
+    by_rule = {job: hsp_bearing.chosen(found, job) or hsp_bearing.PARTS[-1] for job in hsp_bearing.JOBS}
+    assert by_rule == hsp_bearing.CHOSEN
 
 
 def test_every_row_of_the_results_is_of_a_cell_that_is_defined() -> None:

@@ -41,7 +41,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         syncswitch_resnet.SMOKE,
         syncswitch_resnet.EXPERIMENT,
         hsp.EXPERIMENT,
+        hsp_bearing.PORT,
         hsp_bearing.RATES,
+        hsp_bearing.EXPERIMENT,
         ripples.EXPERIMENT,
         psplus.EXPERIMENT,
     )
