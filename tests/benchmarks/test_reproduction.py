@@ -10,15 +10,28 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks import syncswitch_scenarios
 from benchmarks.published_runs import Made
 from benchmarks.reproduction import __main__ as command
 from benchmarks.reproduction import page
-from benchmarks.reproduction.clusters import Even
+from benchmarks.reproduction.clusters import Even, Gridded
 from benchmarks.reproduction.definition import NOT_RUN, Cell, Claim, Experiment, Given, Row, Value
 from benchmarks.reproduction.experiments import EXPERIMENTS, hsp_bearing
 from benchmarks.reproduction.jobs import HURT, Job
 from benchmarks.reproduction.plot import Line, Panel, Point, draw
-from benchmarks.reproduction.record import FOLDER, add, complete, missing, path_of, read, rows, write
+from benchmarks.reproduction.record import (
+    FOLDER,
+    add,
+    complete,
+    missing,
+    path_of,
+    read,
+    rows,
+    told,
+    whole_seeds,
+    write,
+)
+from benchmarks.reproduction.scenarios import Late
 from benchmarks.reproduction.searching import expected
 from benchmarks.reproduction.training import Training, secs_to, way_of
 from hybridsync.core.errors import ConfigError, RoleLost
@@ -53,6 +66,8 @@ EVERY_COLUMN: dict[str, Value] = {
     "published_accuracy": 0.9,
     "published_runs": 4,
     "slowdown": 0.1,
+    "lock_step_secs": 526.0,
+    "flagged_after": "2.2 2.6",
 }
 """Of a row of any experiment."""
 TINY = Job("tiny", "configs/digits_async_hurts.py", ("workload=40",), loss=5.0)
@@ -216,6 +231,42 @@ def test_hsp_is_measured_at_the_largest_rate_at_which_asynchrony_needs_few_more_
     assert by_rule == hsp_bearing.CHOSEN
 
 
+def test_an_experiment_by_seeds_tells_of_whole_seeds_alone_and_says_how_many(tmp_path: Path) -> None:
+    each = EXPERIMENTS["syncswitch_resnet"]
+    made = {cell.digest: {**cell.key, **EVERY_COLUMN} for cell in each.cells}
+    seeds = {cell.digest: cell.key["seed"] for cell in each.cells}
+    kept = {digest: row for digest, row in made.items() if seeds[digest] == 401 or row["share"] == 0}
+    write(each, {digest: row for digest, row in kept.items() if row["share"] != 25}, tmp_path)
+    assert whole_seeds(each, tmp_path) == [] and told(each, tmp_path) == []
+    assert all(claim.verdict == "not run yet" for claim in each.claims(told(each, tmp_path)))
+    assert "Not run yet: 7 of 18 cells" in page.made(each.name, tmp_path)
+    write(each, kept, tmp_path)
+    assert whole_seeds(each, tmp_path) == [401]
+    assert {row["seed"] for row in told(each, tmp_path)} == {401} and len(told(each, tmp_path)) == 6
+    assert complete(each, tmp_path) == [], "searches draw from whole experiments"
+    assert all("1 of 3 seeds" in claim.conditions for claim in each.claims(told(each, tmp_path)))
+    assert "1 of 3 seeds are measured whole" in page.made(each.name, tmp_path)
+    assert "20.0 s, 1 of 1" in page.made(each.name, tmp_path)
+    write(each, made, tmp_path)
+    assert "measured whole" not in page.made(each.name, tmp_path)
+
+
+def test_a_scenario_in_which_nobody_is_late_is_what_no_policy_surpasses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syncswitch_scenarios, "PLAN", "bsp:99%,asp")
+    monkeypatch.setattr(syncswitch_scenarios, "WORKLOAD", 800)
+    late, on_time = (Late(2, "baseline", is_late=is_late).measure(Given()) for is_late in (True, False))
+    assert on_time["seconds"] == pytest.approx(100 * 1.317, rel=0.02) and on_time["flagged_after"] == ""
+    assert isinstance(late["seconds"], float) and late["seconds"] > 1.1 * 100 * 1.317
+    assert late["flagged_after"] != ""
+
+
+def test_a_plan_of_the_grid_is_measured_on_its_cluster_and_seed_by_seed() -> None:
+    slow = [Training(TINY, "bsp", Gridded(kind, "1", 200), 200, evaluations=0) for kind in ("uniform", "one5x")]
+    even, straggled = (each.measure(Given()) for each in slow)
+    assert float(straggled["seconds"] or 0) > 2 * float(even["seconds"] or 0)
+    assert EXPERIMENTS["grid"].seeds == [200, 201, 202, 203, 204]
+
+
 def test_every_row_of_the_results_is_of_a_cell_that_is_defined() -> None:
     for path in FOLDER.glob("*.csv"):
         found = EXPERIMENTS[path.stem]
@@ -264,3 +315,11 @@ def test_a_figure_is_drawn_whole_with_its_spread_and_legend() -> None:
     told = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
     assert {"Title", "note", "left: y", "x", "one & two", "then"} <= set(told)
     assert len(list(svg.iter("{http://www.w3.org/2000/svg}circle"))) == 2
+
+
+def test_a_figure_writes_the_ticks_that_it_is_given() -> None:
+    line = Line("", 0, [Point(0.25, 1), Point(4, 2)])
+    panels = [Panel("", "x", "y", [line], is_log=is_log, ticks=(0.25, 4)) for is_log in (False, True)]
+    svg = ElementTree.fromstring(draw("Title", "note", panels))
+    told = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert told.count("0.25") == told.count("4") == 2 and "0.5" not in told
