@@ -17,7 +17,7 @@ from benchmarks.reproduction import page
 from benchmarks.reproduction.clusters import Even, Gridded
 from benchmarks.reproduction.definition import NOT_RUN, Cell, Claim, Experiment, Given, Row, Value
 from benchmarks.reproduction.experiments import EXPERIMENTS, hsp_bearing
-from benchmarks.reproduction.jobs import HURT, Job
+from benchmarks.reproduction.jobs import HURT, RECIPE_RATE, Job
 from benchmarks.reproduction.plot import Line, Panel, Point, draw
 from benchmarks.reproduction.record import (
     FOLDER,
@@ -265,6 +265,18 @@ def test_a_plan_of_the_grid_is_measured_on_its_cluster_and_seed_by_seed() -> Non
     even, straggled = (each.measure(Given()) for each in slow)
     assert float(straggled["seconds"] or 0) > 2 * float(even["seconds"] or 0)
     assert EXPERIMENTS["grid"].seeds == [200, 201, 202, 203, 204]
+
+
+def test_where_the_rate_is_low_stale_gradients_need_no_more_units_to_a_loss_and_less_time() -> None:
+    sets = ("workload=480", "optimizer.learning_rate=0.00125")
+    job, alike = dataclasses.replace(RECIPE_RATE, sets=sets, loss=1.0), Even(ratio=1, spread=0.0)
+    for seed in (3, 4):
+        barrier, hsp = (
+            Training(job, plan, alike, seed, evaluations=0).measure(Given()) for plan in ("bsp_server", "hsp")
+        )
+        units, secs = (float(barrier[name] or 0) / float(hsp[name] or 0) for name in ("units_to_loss", "secs_to_loss"))
+        assert units > 0.9 and secs > 1.5
+        assert float(hsp["staleness_mean"] or 0) > 0.3
 
 
 def test_every_row_of_the_results_is_of_a_cell_that_is_defined() -> None:

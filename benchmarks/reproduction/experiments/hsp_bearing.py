@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from benchmarks.reproduction.clusters import Even
 from benchmarks.reproduction.definition import Cell, Claim, Experiment, Row
@@ -12,13 +13,16 @@ from benchmarks.reproduction.reporting import claimed, markdown, mean, mean_of_a
 from benchmarks.reproduction.timing import Timing
 from benchmarks.reproduction.training import Training
 
-JOBS: dict[str, Job] = {"MLP": RECIPE_RATE, "conv net": CONV, "decoder": DECODER}
+JOBS: dict[str, Job] = {"MLP": replace(RECIPE_RATE, name="digits"), "conv net": CONV, "decoder": DECODER}
 BARRIER, TURNS_ALONE, DEFAULT = HSP.values()
 PARTS, SEEDS = (2, 4, 8), range(600, 602)
 MOST = 1.1
 """Units of asynchrony over the barrier's, to the same loss, at which a job bears staleness."""
 CHOSEN = {"MLP": 4, "conv net": 8, "decoder": 8}
 """By the rule, on the rows of RATES; the decoder bears it nowhere on the ladder, so its smallest rate is taken."""
+MEASURED = {**JOBS, "conv net": replace(CONV, loss=1.8)}
+"""The jobs with the loss to which times are measured: at an eighth of its rate the conv net's own is not reached in
+every run of the barrier, so it is a twentieth above the test loss at which the barrier ended on the seeds of RATES."""
 RATIO, SPREADS, PAIRED = 1, (0.0, 0.2), range(400, 403)
 RATIOS, MORE_SPREADS, PORT_UNITS = (0.25, 1, 4), (0.0, 0.05, 0.1, 0.2), 8_000
 GOAL = 1.5
@@ -67,7 +71,7 @@ RATES = Experiment(
     "HSP",
     "A job bears staleness where asynchrony, whose gradients are seven updates old, needs at most a tenth more units "
     "to the loss than the barrier does. Of the halvings of the job's own rate the largest at which it does is taken. "
-    "HSP was not run for this choice, and the seeds are others than those of the measurement.",
+    "What HSP does does not enter, and the seeds are others than those of the measurement.",
     [
         Cell(
             {"job": name, "part": part, "protocol": plan, "seed": seed},
@@ -89,10 +93,14 @@ def _over_barrier(rows: Sequence[Row], column: str, plan: str, runs: int, **wher
     return own / barrier
 
 
+def _seeds(rows: Sequence[Row]) -> set[object]:
+    return {row["seed"] for row in rows}
+
+
 def gains(rows: Sequence[Row], job: str, varies: float, plan: str) -> tuple[float, float, float]:
     """Return units a second over the barrier's, how many times sooner the loss was there, and its units."""
     faster, secs, units = (
-        _over_barrier(rows, column, plan, len(PAIRED), job=job, spread=varies)
+        _over_barrier(rows, column, plan, len(_seeds(rows)), job=job, spread=varies)
         for column in ("units_per_sec", "secs_to_loss", "units_to_loss")
     )
     return faster, 1 / secs, units
@@ -115,11 +123,18 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
     where = (
         f"default `hsp` over `bsp_server`, transfer / compute {RATIO}, fair-shared port, 8 workers, "
-        f"{len(PAIRED)} seeds; met where time and units/s are {GOAL:g}x with alike unit times"
+        f"{len(_seeds(rows)) or len(PAIRED)} of {len(PAIRED)} seeds; met where time and units/s are {GOAL:g}x with "
+        "alike unit times"
     )
     return [
-        claimed(rows, f"faster convergence: {job.name}, 1/{CHOSEN[name]} of its rate", "up to 1.67x", where, of(name))
-        for name, job in JOBS.items()
+        claimed(
+            rows,
+            f"faster convergence: {job.name}, 1/{CHOSEN[name]} of its rate, to a loss of {job.loss:g}",
+            "up to 1.67x",
+            where,
+            of(name),
+        )
+        for name, job in MEASURED.items()
     ]
 
 
@@ -159,13 +174,14 @@ EXPERIMENT = Experiment(
                 job, plan, Even(ratio=RATIO, spread=varies), seed, sets=(rate_of(job, CHOSEN[name]),), evaluations=0
             ),
         )
-        for name, job in JOBS.items()
+        for seed in PAIRED
+        for name, job in MEASURED.items()
         for varies in SPREADS
         for plan in HSP.values()
-        for seed in PAIRED
     ],
     claims,
     gain_table,
+    by_seed=True,
 )
 
 

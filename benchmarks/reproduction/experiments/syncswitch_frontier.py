@@ -94,7 +94,9 @@ def plot(rows: Sequence[Row]) -> str:
         )
     line = Line("", 0, points, marks=True)
     panel = Panel("", "seconds of the run (virtual), logarithmic", "test accuracy", [line], is_log=True)
-    return draw("Accuracy and time by the share of lock-step", "mark: mean; line: worst to best seed", [panel])
+    num_seeds = len({row["seed"] for row in rows})
+    note = f"mark: mean of {num_seeds} seeds; line: worst to best" if num_seeds > 1 else "one seed"
+    return draw("Accuracy and time by the share of lock-step", note, [panel])
 
 
 def above(rows: Sequence[Row]) -> tuple[str, bool]:
