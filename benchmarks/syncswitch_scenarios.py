@@ -31,6 +31,8 @@ from configs.scenarios import syncswitch_1, syncswitch_2
 from hybridsync.config import PolicyConfig, RunConfig
 from hybridsync.core.clock import Clock
 from hybridsync.simulator.arithmetic import Weightless
+from hybridsync.simulator.cluster import Scenario
+from hybridsync.simulator.colocated import Colocated
 from hybridsync.telemetry.events import Events, NullEventLog
 from hybridsync.training.run import Run
 
@@ -82,15 +84,19 @@ class Heard(NullEventLog):
         return line
 
 
-def outcome(number: int, online: Online, guard: Guard) -> Outcome:
+def outcome(number: int, online: Online, guard: Guard, *, is_late: bool = True) -> Outcome:
     """Return what came of a run.
 
     Args:
       number: of the scenario.
       online: the policy.
       guard: of the policy.
+      is_late: whether its machines are late at all.
     """
     scenario = SCENARIOS[number]
+    if not is_late:
+        on_time = dataclasses.replace(_machines(scenario), latency_secs=(0.0,) * WORKERS)
+        scenario = dataclasses.replace(scenario, cluster=dataclasses.replace(scenario.cluster, colocated=on_time))
     policy = PolicyConfig(online=online, guard=guard, detector_window=1)
     config = quiet(RunConfig(WORKLOAD, 128, WORKERS, plan=PLAN, policy=policy))
     run = Run(config, tally.task(config), tally.optimizer(config), None)  # neither is looked at
@@ -103,8 +109,7 @@ def outcome(number: int, online: Online, guard: Guard) -> Outcome:
     seconds = simulated(run, scenario, Weightless(SIZES), events=hear).seconds
     lines = heard[0].lines
     planned = max(line["at"] for line in lines if line["kind"] == "switch" and line["reason"] != "policy")
-    machines = scenario.cluster.colocated
-    assert machines is not None
+    machines = _machines(scenario)
     slow = max(machines.step_secs(worker, scenario.cluster.costs.step_secs) for worker in range(WORKERS))
     step_secs = scenario.cluster.devices[0].secs + scenario.cluster.costs.step_secs + slow
     flagged = [line["at"] for line in lines if line["kind"] == "straggler_flagged"]
@@ -114,6 +119,11 @@ def outcome(number: int, online: Online, guard: Guard) -> Outcome:
         if any(begin <= at < end for at in flagged)
     ]
     return Outcome(seconds, planned, tuple(round(each, 2) for each in steps))
+
+
+def _machines(scenario: Scenario) -> Colocated:
+    assert scenario.cluster.colocated is not None
+    return scenario.cluster.colocated
 
 
 def main() -> int:

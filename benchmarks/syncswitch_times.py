@@ -1,10 +1,10 @@
 """Times of published runs, predicted: `python -m benchmarks.syncswitch_times --runs=FILE.csv --workers=8`.
 
-The file has one run a row, with the columns `bsp_share`, `seconds_without_switch_gap` and `excluded_by_authors`; rows
-with a 1 in the last one are left out, as the published means leave them out. Two costs of the cluster model are fitted
-to the rows of pure BSP and pure ASP alone: the compute time of a unit, and the time of a lock-step step beside it. With
-them the plan `bsp:S%,asp` of every other share up to a half is simulated over the whole workload, without gradients,
-and its total time is held against the published mean.
+`benchmarks/published_runs.py` says what the file looks like; accuracies are not needed here. Two costs of the cluster
+model are fitted to the rows of pure BSP and pure ASP alone: the compute time of a unit, and the time of a lock-step
+step beside it. Where the table has no times of pure ASP, the smallest share that has some takes its place. With them
+the plan `bsp:S%,asp` of every other share up to a half is simulated over the whole workload, without gradients, and its
+total time is held against the published mean.
 
 What this tests is the work accounting: that a plan's share is of the units, that one lock-step step is as many units as
 there are workers, and that nobody idles or repeats work at the switch. That a step or a unit takes the same time
@@ -18,17 +18,17 @@ Source: runs of Li et al., Sync-Switch, ICDCS 2021 (raw results in github.com/ca
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 from collections.abc import Sequence
 from fractions import Fraction
-from math import fsum
 from pathlib import Path
 
+from benchmarks.published_runs import LOCK_STEP, Times, read_means, time_of
 from benchmarks.virtual import seconds_of
 from hybridsync.config import RunConfig
 from hybridsync.core.errors import ConfigError, HybridSyncError
+from hybridsync.policies.search_rules import percent, plan_of
 from hybridsync.simulator.cluster import Cluster, Costs, Device, Link, Scenario
 
 WORKLOAD = 64_000
@@ -36,7 +36,6 @@ UNIT_SIZE = 128
 FIT_STEPS = 200
 """Lock-step steps, or units of each worker, in the runs that the model is fitted with."""
 LARGEST = Fraction(1, 2)
-COLUMNS = ("bsp_share", "seconds_without_switch_gap", "excluded_by_authors")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -57,57 +56,59 @@ def main(arguments: Sequence[str]) -> int:
 def predict(path: Path, workers: int, workload: int) -> dict[str, dict[str, float]]:
     """Print the table and its JSON form; returns the latter's shares."""
     published = read_means(path)
-    bsp, asp = published.pop(Fraction(1)), published.pop(Fraction(0))
-    cluster = fitted(bsp / workload * workers, asp / workload * workers, workers)
+    cluster, least = fitted_to(published, workers, workload)
+    shares = [share for share in sorted(published) if least < share <= LARGEST]
+    if not shares:
+        raise ConfigError(
+            f"{path} has times of the BSP shares {[float(share) for share in sorted(published)]}; beside the two that "
+            f"the model is fitted to it needs one up to {float(LARGEST)} to predict"
+        )
     print(f"{workers} workers, {workload} units; this tests the work accounting, not the speed of anything")
     print(
-        f"  fitted to {bsp:.1f} s of pure BSP and {asp:.1f} s of pure ASP: {cluster.devices[0].secs:.4f} s a unit, "
+        f"  fitted to {published[LOCK_STEP]:.1f} s of pure BSP and {published[least]:.1f} s of "
+        f"{'pure ASP' if least == 0 else plan_of(least)}: {cluster.devices[0].secs:.4f} s a unit, "
         f"{cluster.costs.step_secs:.4f} s a lock-step step beside it"
     )
     print(f"  {'plan':<16} {'published':>12} {'predicted':>12} {'error':>8}")
-    shares: dict[str, dict[str, float]] = {}
-    for share, seconds in sorted(published.items()):
-        if share > LARGEST:
-            continue
-        plan = f"bsp:{float(share * 100):.12g}%,asp"
+    found: dict[str, dict[str, float]] = {}
+    for share in shares:
+        plan, seconds = plan_of(share), published[share]
         predicted = simulated(cluster, plan, workers, workload)
-        shares[f"{float(share):g}"] = {"published": round(seconds, 3), "predicted": round(predicted, 3)}
+        found[f"{float(share):g}"] = {"published": round(seconds, 3), "predicted": round(predicted, 3)}
         print(f"  {plan:<16} {seconds:>10.1f} s {predicted:>10.1f} s {predicted / seconds - 1:>+8.2%}")
-    worst = max(abs(row["predicted"] / row["published"] - 1) for row in shares.values())
+    worst = max(abs(row["predicted"] / row["published"] - 1) for row in found.values())
     print(f"  worst error {worst:.2%}")
-    print(json.dumps({"shares": shares, "worst_error": round(worst, 6)}))
-    return shares
+    print(json.dumps({"shares": found, "worst_error": round(worst, 6)}))
+    return found
 
 
-def read_means(path: Path) -> dict[Fraction, float]:
-    """Return the mean seconds of each BSP share, without the rows that the authors left out.
+def fitted_to(times: Times, workers: int, workload: int) -> tuple[Cluster, Fraction]:
+    """Return the cluster that takes the published times of pure BSP and of the smallest share, and that share.
+
+    Args:
+      times: of each share.
+      workers: of the published runs.
+      workload: units of each of them.
 
     Raises:
-      ConfigError: there is no such file, it is not such a table, or it lacks pure BSP, pure ASP or all other shares.
+      ConfigError: there are no times of pure BSP, or of no share beside it, or they fit no cluster.
     """
-    try:
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-    except OSError as error:
-        raise ConfigError(f"the table of runs {path} cannot be read: {error.strerror}; name it with --runs") from error
-    seconds: dict[Fraction, list[float]] = {}
-    for number, row in enumerate(rows, 2):
-        try:
-            share, secs, excluded = (row[column] for column in COLUMNS)
-            if int(excluded):
-                continue
-            seconds.setdefault(Fraction(share), []).append(float(secs))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(
-                f"line {number} of {path} does not give {', '.join(COLUMNS)}: {error!r}; correct it"
-            ) from error
-    means = {share: fsum(some) / len(some) for share, some in seconds.items()}
-    if Fraction(0) not in means or Fraction(1) not in means or not any(0 < share <= LARGEST for share in means):
+    if workers < 1 or workload < workers:
+        raise ConfigError(f"--workers={workers} and --workload={workload} make no step; give a unit a worker at least")
+    least = min(times, default=LOCK_STEP)
+    if LOCK_STEP not in times or least > LARGEST:
         raise ConfigError(
-            f"{path} has the BSP shares {[float(share) for share in sorted(means)]}; it needs 0 and 1 to fit the "
-            f"model to, and one up to {float(LARGEST)} to predict"
+            f"the table has times of the BSP shares {[float(share) for share in sorted(times)]}; the fit needs those "
+            f"of 1, and of 0 or another share up to {float(LARGEST)}"
         )
-    return means
+    bsp = times[LOCK_STEP]
+    asp = time_of({least: times[least], LOCK_STEP: bsp}, Fraction(0))
+    if asp <= 0:
+        raise ConfigError(
+            f"a run of {percent(least)} of BSP takes {times[least]:g} s and one of pure BSP {bsp:g} s, which leaves "
+            "asynchrony no time; correct the table"
+        )
+    return fitted(bsp / workload * workers, asp / workload * workers, workers), least
 
 
 def fitted(step_secs: float, unit_secs: float, workers: int) -> Cluster:

@@ -5,9 +5,7 @@ drawn, with replacement, from the published runs of its share. The target, known
 of pure BSP. A share without runs pools those of its nearest lower and nearest higher share, one with fewer than three
 its own and the nearest share's.
 
-The file has one run a row, with the columns `bsp_share`, `converged_accuracy`, `seconds_without_switch_gap` and
-`excluded_by_authors`; rows with a 1 in the last one are left out. An accuracy of `nan`, or none, means that it
-diverged.
+`benchmarks/published_runs.py` says what the file looks like.
 
 The last line is JSON: what share of the searches gave each answer, and their mean cost in runs of pure BSP. Above it
 stands the same for searches that make every run of a setting instead of ending it early.
@@ -18,35 +16,23 @@ Source: runs of Li et al., Sync-Switch, ICDCS 2021 (raw results in github.com/ca
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import json
 import math
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
+from benchmarks.published_runs import LOCK_STEP, Made, Runs, read_runs, time_of
 from hybridsync.core.errors import ConfigError, HybridSyncError
-from hybridsync.policies.search_rules import LOCK_STEP, Outcome, Rules, advance, percent
+from hybridsync.policies.search_rules import Outcome, Rules, advance, percent
 
-COLUMNS = ("bsp_share", "converged_accuracy", "seconds_without_switch_gap", "excluded_by_authors")
 FEW = 3
 """A share with fewer runs than this borrows its neighbours'."""
-
-
-class Made(NamedTuple):
-    """A published run: its accuracy, None where it diverged, and its seconds."""
-
-    accuracy: float | None
-    seconds: float
-
-
-Runs = Mapping[Fraction, Sequence[Made]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,10 +64,11 @@ def main(arguments: Sequence[str]) -> int:
         if options.searches < 1:
             raise ConfigError(f"--searches must be at least 1, got {options.searches}; raise it")
         runs = read_runs(options.runs)
-        target = statistics.fmean(made.accuracy for made in runs[LOCK_STEP] if made.accuracy is not None)
+        target = mean_accuracy(runs[LOCK_STEP])
         rules = Rules(target, options.tolerance, options.settings, options.repeats)
         every = dataclasses.replace(rules, doubt=0.0)
-        print(f"target {target:.4f}, the mean of {len(runs[LOCK_STEP])} runs of pure BSP; {options.searches} searches")
+        known = sum(made.accuracy is not None for made in runs[LOCK_STEP])
+        print(f"target {target:.4f}, the mean of {known} runs of pure BSP; {options.searches} searches")
         _show("every run of a setting", search_often(runs, every, options.searches, options.seed))
         found = search_often(runs, rules, options.searches, options.seed)
         _show("settings ended early", found)
@@ -112,9 +99,10 @@ def search_often(runs: Runs, rules: Rules, searches: int, seed: int, of_target: 
     for _ in range(searches):
         outcomes: list[Outcome] = []
         first = [runs[LOCK_STEP][random.randrange(len(runs[LOCK_STEP]))] for _ in range(of_target)]
+        while first and all(made.accuracy is None for made in first):  # a target of runs that diverged is none
+            first.append(runs[LOCK_STEP][random.randrange(len(runs[LOCK_STEP]))])
         if first:
-            target = statistics.fmean(made.accuracy or 0.0 for made in first)
-            rules = dataclasses.replace(rules, target=target)
+            rules = dataclasses.replace(rules, target=mean_accuracy(first))
         while (missing := (search := advance(rules, outcomes)).missing) is not None:
             pool = pools.setdefault(missing.share, pooled(runs, missing.share))
             drawn = pool[random.randrange(len(pool))]
@@ -122,7 +110,7 @@ def search_often(runs: Runs, rules: Rules, searches: int, seed: int, of_target: 
         answers[search.share] += 1
         spent = math.fsum(made.seconds for made in (*first, *outcomes))
         seconds += spent
-        saved = means[LOCK_STEP] * (1 - _time_share(means, search.share))
+        saved = means[LOCK_STEP] - time_of(means, search.share)
         recurrences.append(spent / saved if saved > 0 else math.inf)
     bsp_secs = means[LOCK_STEP]
     shares = {share: count / searches for share, count in sorted(answers.items())}
@@ -130,12 +118,9 @@ def search_often(runs: Runs, rules: Rules, searches: int, seed: int, of_target: 
     return Found(shares, seconds / searches / bsp_secs, math.ceil(half) if half < math.inf else None)
 
 
-def _time_share(means: Mapping[Fraction, float], share: Fraction) -> float:
-    """Return what a run of a share takes over one of pure BSP; between shares that were run, by the line."""
-    below = max((each for each in means if each <= share), default=min(means))
-    above = min(each for each in means if each >= share)
-    part = float((share - below) / (above - below)) if above > below else 0.0
-    return (means[below] + part * (means[above] - means[below])) / means[LOCK_STEP]
+def mean_accuracy(some: Sequence[Made]) -> float:
+    """Return the mean accuracy of the runs that did not diverge, at least one."""
+    return statistics.fmean(made.accuracy for made in some if made.accuracy is not None)
 
 
 def pooled(runs: Runs, share: Fraction) -> Sequence[Made]:
@@ -155,47 +140,6 @@ def pooled(runs: Runs, share: Fraction) -> Sequence[Made]:
     beside = [max((other for other in others if other < share), default=None)]
     beside.append(min((other for other in others if other > share), default=None))
     return [made for other in beside if other is not None for made in runs[other]]
-
-
-def read_runs(path: Path) -> Runs:
-    """Return the runs of each share, without the rows that the authors left out.
-
-    Raises:
-      ConfigError: there is no such file, it is not such a table, or no run of pure BSP in it has an accuracy.
-    """
-    runs: dict[Fraction, list[Made]] = {}
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            for number, row in enumerate(csv.DictReader(file), 2):
-                _take(row, f"line {number} of {path}", runs)
-    except OSError as error:
-        raise ConfigError(f"the table of runs {path} cannot be read: {error.strerror}; name it with --runs") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{path} is no table of runs: {error}; name one with --runs") from error
-    if not any(made.accuracy is not None for made in runs.get(LOCK_STEP, ())):
-        raise ConfigError(
-            f"{path} has the BSP shares {[float(share) for share in sorted(runs)]}; it needs runs of share 1, whose "
-            "mean accuracy is the target"
-        )
-    return runs
-
-
-def _take(row: Mapping[str, str], where: str, runs: dict[Fraction, list[Made]]) -> None:
-    try:
-        share_text, accuracy_text, seconds_text, excluded = (row[column] for column in COLUMNS)
-        if int(excluded):
-            return
-        share, seconds = Fraction(share_text), float(seconds_text)
-        accuracy = float(accuracy_text or "nan")
-        if not 0 <= share <= 1:
-            raise ValueError(f"the BSP share {share_text} is not in [0, 1]")
-        if not math.isnan(accuracy) and not 0 <= accuracy <= 1:
-            raise ValueError(f"the accuracy {accuracy_text} is not in [0, 1]")
-        if not 0 < seconds < math.inf:
-            raise ValueError(f"the time {seconds_text} is not above 0")
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise ConfigError(f"{where} does not give {', '.join(COLUMNS)}: {error!r}; correct it") from error
-    runs.setdefault(share, []).append(Made(None if math.isnan(accuracy) else accuracy, seconds))
 
 
 def _show(name: str, found: Found) -> None:

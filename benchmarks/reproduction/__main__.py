@@ -6,7 +6,8 @@ has changed is measured again. `list` says what is there. `page` writes the made
 plots.
 
 Cells that need CIFAR-10 want `--cifar=FOLDER` with its binary version; searches on published runs want
-`--published=FILE.csv` (columns as in `benchmarks.timing_policy`). They are left out without it.
+`--published=FILE.csv` (see `benchmarks/published_runs.py`). They are left out without it. What is there is not measured
+again: for other published runs give `--folder=NEW`, too.
 
 Exit codes: 0 everything asked for is there, 1 a cell failed or was left out, or the input was refused.
 """

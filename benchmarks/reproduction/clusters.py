@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
+from benchmarks.grid.cells import Cell, scenario
 from benchmarks.syncswitch_stragglers import STEP_SECS, UNIT_SECS
 from benchmarks.syncswitch_times import fitted
 from hybridsync.simulator.arithmetic import Sizes
@@ -71,4 +72,22 @@ class Even:
         return Scenario(cluster=cluster, slow=self.slow, deaths=self.deaths)
 
 
-Conditions = Fitted | Even
+@dataclass(frozen=True)
+class Gridded:
+    """A cluster of the grid of `benchmarks.protocols`, which has eight workers.
+
+    Args:
+      straggler, link: one of each that the grid has.
+      seed: of the bursts.
+    """
+
+    straggler: str
+    link: str
+    seed: int
+
+    def scenario(self, workers: int, sizes: Sizes) -> Scenario:
+        """Return the cluster, and what happens to it."""
+        return scenario(Cell("", self.straggler, self.link, self.seed), sizes.gradient)
+
+
+Conditions = Fitted | Even | Gridded

@@ -111,9 +111,10 @@ class Experiment:
       paper: whose claims it is about.
       reason: why this job, rate and cluster: written before the runs.
       cells: of the table of results.
-      claims: rows of results -> claims; called with what is there, all rows or none.
+      claims: rows of results -> claims; called with all rows or none, or those of whole seeds (`by_seed`).
       table: likewise -> a table in Markdown.
       plot: likewise -> an SVG; None draws nothing.
+      by_seed: whether the three may be called with the rows of some seeds, each of which is there with all its cells.
     """
 
     name: str
@@ -123,6 +124,12 @@ class Experiment:
     claims: Callable[[Sequence[Row]], Sequence[Claim]]
     table: Callable[[Sequence[Row]], str]
     plot: Callable[[Sequence[Row]], str] | None = None
+    by_seed: bool = False
+
+    @property
+    def seeds(self) -> list[Value]:
+        """The seeds of its cells."""
+        return list(dict.fromkeys(cell.key.get("seed") for cell in self.cells))
 
     @property
     def command(self) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.protocol_page import BLOCK, DOCS
 from benchmarks.reproduction.definition import NOT_RUN, Experiment
 from benchmarks.reproduction.experiments import EXPERIMENTS
-from benchmarks.reproduction.record import FOLDER, complete, rows
+from benchmarks.reproduction.record import FOLDER, rows, told, whole_seeds
 from benchmarks.reproduction.reporting import markdown
 
 PAGE = DOCS / "reproduction.md"
@@ -50,23 +50,23 @@ def plots(folder: Path = FOLDER) -> dict[str, str]:
     return {
         each.name: each.plot(found)
         for each in EXPERIMENTS.values()
-        if each.plot is not None and (found := complete(each, folder))
+        if each.plot is not None and (found := told(each, folder))
     }
 
 
 def _claims(paper: str, folder: Path) -> str:
-    told = []
+    lines = []
     for each in EXPERIMENTS.values():
         if each.paper == paper:
-            for claim in each.claims(complete(each, folder)):
-                told.append(
+            for claim in each.claims(told(each, folder)):
+                lines.append(
                     (claim.text, claim.published, claim.ours, claim.verdict, claim.conditions, f"`{each.name}`")
                 )
-    return markdown(HEAD, told)
+    return markdown(HEAD, lines)
 
 
 def _experiment(experiment: Experiment, folder: Path) -> str:
-    found = complete(experiment, folder)
+    found = told(experiment, folder)
     parts = [textwrap.fill(experiment.reason, WIDTH), f"    {experiment.command}"]
     if not found:
         done = len(rows(experiment, folder))
@@ -74,13 +74,18 @@ def _experiment(experiment: Experiment, folder: Path) -> str:
         return "\n\n".join(parts)
     if experiment.plot is not None:
         parts.append(f"![{experiment.name}](reproduction/{experiment.name}.svg)")
+    if len(rows(experiment, folder)) < len(experiment.cells):
+        parts.append(
+            f"{len(whole_seeds(experiment, folder))} of {len(experiment.seeds)} seeds are measured whole; what stands "
+            "here is of those alone."
+        )
     return "\n\n".join([*parts, experiment.table(found)])
 
 
 def _state(folder: Path) -> str:
-    told = []
+    lines = []
     for each in EXPERIMENTS.values():
         done = len(rows(each, folder))
         link = f"[{each.name}.csv](reproduction/{each.name}.csv)" if done else "-"
-        told.append((f"`{each.name}`", each.paper, f"{done} of {len(each.cells)}", link))
-    return markdown(("experiment", "paper", "cells measured", "results"), told)
+        lines.append((f"`{each.name}`", each.paper, f"{done} of {len(each.cells)}", link))
+    return markdown(("experiment", "paper", "cells measured", "results"), lines)

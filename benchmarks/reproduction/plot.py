@@ -6,7 +6,7 @@ The colours are those of `hybridsync report`'s page.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from benchmarks.protocol_figure import palette
@@ -71,6 +71,7 @@ class Panel:
       lowest: of the y axis; None for what is needed.
       is_log: whether equal steps along x are equal ratios.
       events: x -> what happened then, a dashed line.
+      ticks: values that are written below; () for round ones.
     """
 
     title: str
@@ -80,6 +81,7 @@ class Panel:
     lowest: float | None = None
     is_log: bool = False
     events: Sequence[tuple[float, str]] = ()
+    ticks: Sequence[float] = ()
 
 
 def draw(title: str, note: str, panels: Sequence[Panel]) -> str:
@@ -150,10 +152,12 @@ def _axes(panel: Panel) -> tuple[Axis, Axis]:
     low = min(up) if panel.lowest is None else panel.lowest
     pad_x, pad_y = 0.03 * (max(across) - min(across) or 1.0), 0.05 * (max(up) - low or 1.0)
     upwards = linear(low - (pad_y if panel.lowest is None else 0), max(up) + pad_y)
-    if panel.is_log:
-        return logarithmic(min(across) / 1.06, max(across) * 1.06), upwards
     first = 0.0 if min(across) <= 0.2 * max(across) else min(across) - pad_x
-    return linear(first, max(across) + pad_x, 6), upwards
+    if panel.is_log:
+        along = logarithmic(min(across) / 1.06, max(across) * 1.06)
+    else:
+        along = linear(first, max(across) + pad_x, 6)
+    return replace(along, ticks=tuple(panel.ticks)) if panel.ticks else along, upwards
 
 
 def _line(line: Line, at: Place) -> str:

@@ -8,12 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.published_runs import read_means, read_runs
 from benchmarks.reproduction.definition import Given, Row
 from benchmarks.syncswitch_stragglers import CASES, SETS, STEP_SECS, UNIT_SECS, UNITS, WORKERS
-from benchmarks.syncswitch_times import WORKLOAD, fitted, read_means, simulated
-from benchmarks.timing_policy import read_runs
+from benchmarks.syncswitch_times import WORKLOAD, fitted, fitted_to, simulated
 from benchmarks.virtual import seconds_of
 from hybridsync.config import RunConfig
+from hybridsync.core.errors import ConfigError
+from hybridsync.policies.search_rules import percent
 from hybridsync.simulator.cluster import Cluster, Scenario
 
 
@@ -36,22 +38,24 @@ class Share:
     def measure(self, given: Given) -> Row:
         assert given.published is not None
         share = Fraction(str(self.percent)) / 100
-        means = read_means(given.published)
-        accuracies = [made.accuracy for made in read_runs(given.published)[share] if made.accuracy is not None]
+        means, runs = read_means(given.published), read_runs(given.published)
+        if share not in means:
+            raise ConfigError(
+                f"{given.published} has no times of runs of {percent(share)} of BSP; add them to the table"
+            )
+        accuracies = [made.accuracy for made in runs[share] if made.accuracy is not None]
         return {
             "published_secs": round(means[share], 1),
             "seconds": round(simulated(_fitted(given.published), f"bsp:{self.percent:g}%,asp", WORKERS, WORKLOAD), 1),
             "published_bsp_secs": round(means[Fraction(1)], 1),
-            "published_accuracy": round(sum(accuracies) / len(accuracies), 4),
+            "published_accuracy": round(sum(accuracies) / len(accuracies), 4) if accuracies else None,
             "published_runs": len(accuracies),
         }
 
 
 @cache
 def _fitted(path: Path) -> Cluster:
-    means = read_means(path)
-    bsp, asp = (means[share] / WORKLOAD * WORKERS for share in (Fraction(1), Fraction(0)))
-    return fitted(bsp, asp, WORKERS)
+    return fitted_to(read_means(path), WORKERS, WORKLOAD)[0]
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,20 @@ def complete(experiment: Experiment, folder: Path = FOLDER) -> Sequence[Row]:
     return found if len(found) == len(experiment.cells) else []
 
 
+def whole_seeds(experiment: Experiment, folder: Path = FOLDER) -> list[Value]:
+    """Return the seeds of which every cell is measured."""
+    open_seeds = {cell.key.get("seed") for cell in missing(experiment, folder)}
+    return [seed for seed in experiment.seeds if seed not in open_seeds]
+
+
+def told(experiment: Experiment, folder: Path = FOLDER) -> Sequence[Row]:
+    """Return the results that the page speaks of: all or none, or by seeds those of the seeds that are whole."""
+    if not experiment.by_seed:
+        return complete(experiment, folder)
+    whole = whole_seeds(experiment, folder)
+    return [row for row in rows(experiment, folder) if row["seed"] in whole]
+
+
 def _value(text: str) -> Value:
     if text == "":
         return None

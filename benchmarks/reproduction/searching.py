@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from benchmarks.published_runs import LOCK_STEP, Made, Runs, read_runs
 from benchmarks.reproduction.definition import Experiment, Given, Row
 from benchmarks.reproduction.record import complete
-from benchmarks.timing_policy import Made, Runs, pooled, read_runs, search_often
-from hybridsync.policies.search_rules import LOCK_STEP, Outcome, Rules, advance
+from benchmarks.timing_policy import mean_accuracy, pooled, search_often
+from hybridsync.core.errors import ConfigError
+from hybridsync.policies.search_rules import Outcome, Rules, advance
 
 PUBLISHED = "published"
 """The runs that Sync-Switch's authors published."""
@@ -47,7 +49,7 @@ class Searches:
 
     def measure(self, given: Given) -> Row:
         runs = read_runs(given.published) if self.runs == PUBLISHED and given.published else ours(self.runs, given)
-        known = _mean(runs[LOCK_STEP])
+        known = mean_accuracy(runs[LOCK_STEP])
         rules = Rules(known, settings=5, runs=self.repeats, doubt=0.0)
         right = expected(runs, rules)
         found = search_often(runs, rules, self.searches, self.seed, 0 if self.target_known else self.of_target)
@@ -71,9 +73,16 @@ def expected(runs: Runs, rules: Rules) -> Fraction:
 
 
 def ours(experiment: str, given: Given) -> Runs:
-    """Return the runs of an experiment of plans `bsp:S%,asp` by their share of lock-step."""
+    """Return the runs of an experiment of plans `bsp:S%,asp` by their share of lock-step.
+
+    Raises:
+      ConfigError: a cell of it was not measured.
+    """
+    rows = complete(_experiment(experiment), given.folder)
+    if not rows:
+        raise ConfigError(f"{given.folder} has no whole results of {experiment}; run --only={experiment} first")
     found: dict[Fraction, list[Made]] = {}
-    for row in complete(_experiment(experiment), given.folder):
+    for row in rows:
         share = Fraction(str(row["share"])) / 100
         accuracy = None if row["diverged"] else float(row["accuracy"] or 0.0)
         found.setdefault(share, []).append(Made(accuracy, float(row["seconds"] or 0.0)))

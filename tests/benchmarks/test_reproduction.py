@@ -10,17 +10,30 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks import syncswitch_scenarios
+from benchmarks.published_runs import Made
 from benchmarks.reproduction import __main__ as command
 from benchmarks.reproduction import page
-from benchmarks.reproduction.clusters import Even
+from benchmarks.reproduction.clusters import Even, Gridded
 from benchmarks.reproduction.definition import NOT_RUN, Cell, Claim, Experiment, Given, Row, Value
-from benchmarks.reproduction.experiments import EXPERIMENTS
-from benchmarks.reproduction.jobs import HURT, Job
+from benchmarks.reproduction.experiments import EXPERIMENTS, hsp_bearing
+from benchmarks.reproduction.jobs import HURT, RECIPE_RATE, Job
 from benchmarks.reproduction.plot import Line, Panel, Point, draw
-from benchmarks.reproduction.record import FOLDER, add, complete, missing, path_of, read, rows, write
+from benchmarks.reproduction.record import (
+    FOLDER,
+    add,
+    complete,
+    missing,
+    path_of,
+    read,
+    rows,
+    told,
+    whole_seeds,
+    write,
+)
+from benchmarks.reproduction.scenarios import Late
 from benchmarks.reproduction.searching import expected
 from benchmarks.reproduction.training import Training, secs_to, way_of
-from benchmarks.timing_policy import Made
 from hybridsync.core.errors import ConfigError, RoleLost
 from hybridsync.policies.search_rules import Rules
 
@@ -53,6 +66,8 @@ EVERY_COLUMN: dict[str, Value] = {
     "published_accuracy": 0.9,
     "published_runs": 4,
     "slowdown": 0.1,
+    "lock_step_secs": 526.0,
+    "flagged_after": "2.2 2.6",
 }
 """Of a row of any experiment."""
 TINY = Job("tiny", "configs/digits_async_hurts.py", ("workload=40",), loss=5.0)
@@ -173,6 +188,97 @@ def test_the_answer_without_noise_is_the_smallest_share_within_the_tolerance() -
     assert expected(fractions, Rules(0.92, settings=3)) == 0.25
 
 
+PUBLISHED = """note,converged_accuracy,seconds_without_switch_gap,bsp_share
+a,,,0
+b,0.90,305,0.0625
+c,0.91,475,0.25
+d,nan,,0.5
+e,0.92,1300,1
+"""
+"""Of another setup: other times, shares that are missing, runs that diverged, another order of columns."""
+
+
+def test_other_published_runs_are_predicted_and_searched_as_far_as_they_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs.csv").write_text(PUBLISHED)
+    flags = [f"--published={tmp_path / 'runs.csv'}", f"--folder={tmp_path / 'results'}"]
+    assert command.main(["run", "--only=syncswitch_times,syncswitch_search", *flags]) == 1
+    said = capsys.readouterr().out
+    assert "syncswitch_times: 5: FAILED" in said and "no times of runs of 5% of BSP" in said
+    assert "syncswitch_times: 50: FAILED" in said, "a share whose runs all diverged has no time"
+    assert "run --only=syncswitch_frontier first" in said
+    times = {row["share"]: row for row in rows(EXPERIMENTS["syncswitch_times"], tmp_path / "results")}
+    assert set(times) == {6.25, 25}
+    assert times[25]["seconds"] == pytest.approx(504, abs=10), "on the line through the shares of 6.25 % and 1"
+    assert len(rows(EXPERIMENTS["syncswitch_search"], tmp_path / "results")) == 6
+
+
+def test_hsp_is_measured_at_the_largest_rate_at_which_asynchrony_needs_few_more_units() -> None:
+    def made(units: dict[int, int | None]) -> list[Row]:
+        found: list[Row] = []
+        for part, asynchrony in units.items():
+            for plan, needed in (("bsp_server", 100), ("asp", asynchrony)):
+                where = {"job": "MLP", "part": part, "protocol": plan, "units_to_loss": needed}
+                found += [{**where, "seed": seed} for seed in hsp_bearing.SEEDS]
+        return found
+
+    assert hsp_bearing.chosen(made({2: 120, 4: 110, 8: 90}), "MLP") == 4
+    assert hsp_bearing.chosen(made({2: None, 4: 111, 8: 100}), "MLP") == 8, "it never came there at a half"
+    assert hsp_bearing.chosen(made({2: 120, 4: 120, 8: 120}), "MLP") is None
+    found = complete(hsp_bearing.RATES)
+    by_rule = {job: hsp_bearing.chosen(found, job) or hsp_bearing.PARTS[-1] for job in hsp_bearing.JOBS}
+    assert by_rule == hsp_bearing.CHOSEN
+
+
+def test_an_experiment_by_seeds_tells_of_whole_seeds_alone_and_says_how_many(tmp_path: Path) -> None:
+    each = EXPERIMENTS["syncswitch_resnet"]
+    made = {cell.digest: {**cell.key, **EVERY_COLUMN} for cell in each.cells}
+    seeds = {cell.digest: cell.key["seed"] for cell in each.cells}
+    kept = {digest: row for digest, row in made.items() if seeds[digest] == 401 or row["share"] == 0}
+    write(each, {digest: row for digest, row in kept.items() if row["share"] != 25}, tmp_path)
+    assert whole_seeds(each, tmp_path) == [] and told(each, tmp_path) == []
+    assert all(claim.verdict == "not run yet" for claim in each.claims(told(each, tmp_path)))
+    assert "Not run yet: 7 of 18 cells" in page.made(each.name, tmp_path)
+    write(each, kept, tmp_path)
+    assert whole_seeds(each, tmp_path) == [401]
+    assert {row["seed"] for row in told(each, tmp_path)} == {401} and len(told(each, tmp_path)) == 6
+    assert complete(each, tmp_path) == [], "searches draw from whole experiments"
+    assert all("1 of 3 seeds" in claim.conditions for claim in each.claims(told(each, tmp_path)))
+    assert "1 of 3 seeds are measured whole" in page.made(each.name, tmp_path)
+    assert "20.0 s, 1 of 1" in page.made(each.name, tmp_path)
+    write(each, made, tmp_path)
+    assert "measured whole" not in page.made(each.name, tmp_path)
+
+
+def test_a_scenario_in_which_nobody_is_late_is_what_no_policy_surpasses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syncswitch_scenarios, "PLAN", "bsp:99%,asp")
+    monkeypatch.setattr(syncswitch_scenarios, "WORKLOAD", 800)
+    late, on_time = (Late(2, "baseline", is_late=is_late).measure(Given()) for is_late in (True, False))
+    assert on_time["seconds"] == pytest.approx(100 * 1.317, rel=0.02) and on_time["flagged_after"] == ""
+    assert isinstance(late["seconds"], float) and late["seconds"] > 1.1 * 100 * 1.317
+    assert late["flagged_after"] != ""
+
+
+def test_a_plan_of_the_grid_is_measured_on_its_cluster_and_seed_by_seed() -> None:
+    slow = [Training(TINY, "bsp", Gridded(kind, "1", 200), 200, evaluations=0) for kind in ("uniform", "one5x")]
+    even, straggled = (each.measure(Given()) for each in slow)
+    assert float(straggled["seconds"] or 0) > 2 * float(even["seconds"] or 0)
+    assert EXPERIMENTS["grid"].seeds == [200, 201, 202, 203, 204]
+
+
+def test_where_the_rate_is_low_stale_gradients_need_no_more_units_to_a_loss_and_less_time() -> None:
+    sets = ("workload=480", "optimizer.learning_rate=0.00125")
+    job, alike = dataclasses.replace(RECIPE_RATE, sets=sets, loss=1.0), Even(ratio=1, spread=0.0)
+    for seed in (3, 4):
+        barrier, hsp = (
+            Training(job, plan, alike, seed, evaluations=0).measure(Given()) for plan in ("bsp_server", "hsp")
+        )
+        units, secs = (float(barrier[name] or 0) / float(hsp[name] or 0) for name in ("units_to_loss", "secs_to_loss"))
+        assert units > 0.9 and secs > 1.5
+        assert float(hsp["staleness_mean"] or 0) > 0.3
+
+
 def test_every_row_of_the_results_is_of_a_cell_that_is_defined() -> None:
     for path in FOLDER.glob("*.csv"):
         found = EXPERIMENTS[path.stem]
@@ -221,3 +327,11 @@ def test_a_figure_is_drawn_whole_with_its_spread_and_legend() -> None:
     told = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
     assert {"Title", "note", "left: y", "x", "one & two", "then"} <= set(told)
     assert len(list(svg.iter("{http://www.w3.org/2000/svg}circle"))) == 2
+
+
+def test_a_figure_writes_the_ticks_that_it_is_given() -> None:
+    line = Line("", 0, [Point(0.25, 1), Point(4, 2)])
+    panels = [Panel("", "x", "y", [line], is_log=is_log, ticks=(0.25, 4)) for is_log in (False, True)]
+    svg = ElementTree.fromstring(draw("Title", "note", panels))
+    told = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert told.count("0.25") == told.count("4") == 2 and "0.5" not in told

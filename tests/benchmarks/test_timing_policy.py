@@ -54,7 +54,9 @@ def test_the_last_line_says_how_often_each_answer_came_and_what_it_cost(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "it needs runs of share 1"),
+        ("", "names no column 'bsp_share', but nothing"),
+        (HEADER, "it needs runs of share 1"),
+        (HEADER + "1.0,a,0.9,0.9,15,0\n", "runs of pure BSP alone"),
         (HEADER + "0.0,a,0.9,0.9,15,0\n", "it needs runs of share 1"),
         (HEADER + "1.0,a,nan,0.9,15,0\n", "it needs runs of share 1"),
         (HEADER + "half,a,0.9,0.9,15,0\n", "line 2 of"),
@@ -63,7 +65,9 @@ def test_the_last_line_says_how_often_each_answer_came_and_what_it_cost(
         (HEADER + "1.0,a,91.9,0.9,15,0\n", "the accuracy 91.9 is not in"),
         (HEADER + "1.0,a,0.9,0.9,0,0\n", "the time 0 is not above 0"),
         (HEADER + "1.0,a\n", "line 2 of"),
-        ("share,secs\n0.5,3\n", "line 2 of"),
+        (HEADER + "1.0,a,0.9,0.9,,0\n", "line 2 of"),
+        (HEADER + "1.0,a,0.9,0.9,15,maybe\n", "line 2 of"),
+        ("share,secs\n0.5,3\n", "names no column 'bsp_share', but share, secs"),
         ("\0" * 64, "error"),
     ],
 )
@@ -76,6 +80,24 @@ def test_a_table_of_something_else_is_refused_in_one_line(
     said = capsys.readouterr().err
     assert message in said
     assert len(said.splitlines()) == 1
+
+
+def test_a_diverged_run_without_seconds_takes_those_of_its_share_or_of_the_line_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    head = "excluded_by_authors,seconds_without_switch_gap,bsp_share,converged_accuracy\n"
+    path.write_text(head + "0,,0,\n,nan,0.25,nan\n0,44,0.25,0.8\n0,60,0.5,0.9\n0,100,1,0.9\n")
+    runs = {float(share): some for share, some in timing_policy.read_runs(path).items()}
+    assert runs == {0.0: [(None, 28.0)], 0.25: [(None, 44.0), (0.8, 44.0)], 0.5: [(0.9, 60.0)], 1.0: [(0.9, 100.0)]}
+
+
+def test_runs_of_lock_step_that_diverged_give_no_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(HEADER + "0.5,a,0.88,0.9,60,0\n" * 3 + "1,b,0.9,0.9,100,0\n" + "1,b,,0.9,100,0\n" * 3)
+    assert timing_policy.main([f"--runs={path}", "--searches=20", "--repeats=1"]) == 0
+    assert "target 0.9000, the mean of 1 run" in capsys.readouterr().out
+    runs = timing_policy.read_runs(path)
+    found = timing_policy.search_often(runs, timing_policy.Rules(0.5, settings=1, runs=1), 20, seed=0, of_target=2)
+    assert found.answers == {1: 1.0}, "a target of runs that diverged would be lower, and a half good enough"
 
 
 def test_bytes_that_are_no_text_and_a_file_that_is_not_there_are_named(

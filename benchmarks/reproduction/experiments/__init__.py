@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from benchmarks.reproduction.definition import Experiment
 from benchmarks.reproduction.experiments import (
+    grid,
     hsp,
+    hsp_bearing,
     psplus,
     readme,
     ripples,
@@ -16,6 +18,7 @@ from benchmarks.reproduction.experiments import (
     syncswitch_overhead,
     syncswitch_policies,
     syncswitch_resnet,
+    syncswitch_scenarios,
     syncswitch_search,
     syncswitch_times,
 )
@@ -33,6 +36,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         syncswitch_order.DIGITS,
         syncswitch_order.IMAGES,
         syncswitch_times.STRAGGLERS,
+        syncswitch_scenarios.EXPERIMENT,
         syncswitch_policies.EXPERIMENT,
         syncswitch_detector.EXPERIMENT,
         syncswitch_overhead.EXPERIMENT,
@@ -40,7 +44,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         syncswitch_resnet.SMOKE,
         syncswitch_resnet.EXPERIMENT,
         hsp.EXPERIMENT,
+        hsp_bearing.PORT,
+        hsp_bearing.RATES,
+        hsp_bearing.EXPERIMENT,
         ripples.EXPERIMENT,
+        ripples.NETWORK,
         psplus.EXPERIMENT,
+        grid.EXPERIMENT,
     )
 }

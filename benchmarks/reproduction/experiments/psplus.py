@@ -47,6 +47,15 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
         )
         return f"{1 - own / none:.0%}", 1 - own / none >= 0.37
 
+    def altogether(rows: Sequence[Row]) -> tuple[str, bool]:
+        saved = {}
+        for cluster in CLUSTERS:
+            own, twin = (
+                mean_of_all(rows, "units_to_loss", len(SEEDS), cluster=cluster, plan=name) for name in ("psplus", TWIN)
+            )
+            saved[cluster] = 1 - own / twin
+        return "; ".join(f"{cluster}: {less:.0%}" for cluster, less in saved.items()), max(saved.values()) >= 0.37
+
     def whole(rows: Sequence[Row]) -> tuple[str, bool]:
         ratios = {}
         for cluster in CLUSTERS:
@@ -60,6 +69,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     return [
         claimed(rows, "less time an iteration, against the blocking twin", "54 %", where, less),
         claimed(rows, "fewer iterations to a loss, by the modulation, one worker 5x slow", "37 %", where, fewer),
+        claimed(rows, "fewer iterations to a loss, against the blocking twin", "37 %", where, altogether),
         claimed(rows, "faster to a loss, against the blocking twin", "up to 2.86x", where, whole),
     ]
 
@@ -90,12 +100,13 @@ def plot(rows: Sequence[Row]) -> str:
     panels = []
     for cluster in CLUSTERS:
         bars = [
-            Bar(name.removeprefix("modulation ").removeprefix("its "), Spread.of(found), name == "psplus")
+            Bar(name.removeprefix("its ").replace("modulation ", "psplus, "), Spread.of(found), name == "psplus")
             for name in PLANS
             if (found := values(rows, "secs_to_loss", cluster=cluster, plan=name))
         ]
         panels.append(BarPanel(cluster.capitalize(), bars))
-    return draw_bars("PS+ to a training loss, 8 workers", "seconds (virtual), less is better", [panels])
+    note = f"seconds (virtual), less is better; median and range of those of {len(SEEDS)} seeds that came there"
+    return draw_bars("PS+ to a training loss, 8 workers", note, [panels])
 
 
 EXPERIMENT = Experiment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from benchmarks.peers.figures import Spread
 from benchmarks.peers.plot import Bar
@@ -13,10 +14,15 @@ from benchmarks.reproduction.definition import Cell, Claim, Experiment, Row
 from benchmarks.reproduction.jobs import HURT
 from benchmarks.reproduction.parameters import RIPPLES_ABLATION, RIPPLES_FILTERS, RIPPLES_RATIOS, RIPPLES_SIZES
 from benchmarks.reproduction.reporting import claimed, markdown, mean, spread, values
+from benchmarks.reproduction.timing import Timing
 from benchmarks.reproduction.training import Training
 from hybridsync.simulator.cluster import Slow
 
 COLUMNS = ("units_per_sec", "accuracy")
+PORTS, LINKS, NETWORK_UNITS = (0.25, 1, 4), (0.0625, 0.25, 1), 3_200
+"""Networks, as `Even` has them; the one in the middle is the experiment's."""
+ONE_THREAD = "AD-PSGD, one thread"
+NETWORK_PLANS = {**RIPPLES_RATIOS, ONE_THREAD: "adpsgd(overlap=false)"}
 OURS = "P-Reduce"
 SEEDS, NODE = range(400, 405), 4
 CLUSTERS = {
@@ -85,7 +91,8 @@ def plot(rows: Sequence[Row]) -> str:
             if (found := values(rows, "units_per_sec", cluster=cluster, part="ratios", plan=name))
         ]
         panels.append(BarPanel("Alike workers" if cluster == "even" else "One of 8 five times slower", bars))
-    return draw_bars("Throughput, 8 workers in 2 nodes", "units a second, more is better", [panels])
+    note = f"units a second, more is better; median and range of {len(SEEDS)} seeds"
+    return draw_bars("Throughput, 8 workers in 2 nodes", note, [panels])
 
 
 EXPERIMENT = Experiment(
@@ -106,4 +113,42 @@ EXPERIMENT = Experiment(
     claims,
     table,
     plot,
+)
+
+
+def network_ratio(rows: Sequence[Row], cluster: str, other: str, port: float, link: float) -> float:
+    """Return the throughput over another plan's on a network."""
+    own, base = (mean(rows, "seconds", cluster=cluster, plan=plan, port=port, link=link) for plan in (OURS, other))
+    return base / own
+
+
+def network_table(rows: Sequence[Row]) -> str:
+    """Return the five ratios on every network, and AD-PSGD with one thread."""
+    asked = [*PUBLISHED, ("even", ONE_THREAD)]
+    lines = [["paper", "", *(f"{figure:g}x" for figure in PUBLISHED.values()), ""]]
+    for port in PORTS:
+        for link in LINKS:
+            figures = (f"{network_ratio(rows, cluster, other, port, link):.2f}x" for cluster, other in asked)
+            lines.append([f"{port:g}", f"{link:g}", *figures])
+    return markdown(("port", "link", *(f"{other}, {cluster}" for cluster, other in asked)), lines)
+
+
+NETWORK = Experiment(
+    "ripples_network",
+    "Ripples",
+    "The throughput of `preduce` over the other plans, by the network. Port: all gradients take so many times a unit's "
+    "compute time through the servers' port. Link: a model passes a worker's own link in so much of it. The network of "
+    "the experiment above is port 1 and link 0.25. Nothing is computed.",
+    [
+        Cell(
+            {"cluster": name, "port": port, "link": link, "plan": plan},
+            Timing(spec, replace(cluster, ratio=port, link_ratio=link), seed=0, workload=NETWORK_UNITS),
+        )
+        for name, cluster in CLUSTERS.items()
+        for port in PORTS
+        for link in LINKS
+        for plan, spec in NETWORK_PLANS.items()
+    ],
+    lambda rows: [],
+    network_table,
 )

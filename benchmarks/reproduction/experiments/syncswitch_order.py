@@ -71,7 +71,7 @@ def plot(rows: Sequence[Row]) -> str:
             found = values(rows, "accuracy", order=order, share=share)
             points.append(Point(share + (color - 0.5) * APART, statistics.fmean(found), min(found), max(found)))
         lines.append(Line(order, color, points, marks=True))
-    panel = Panel("", "share of lock-step, %", "test accuracy", lines)
+    panel = Panel("", "share of lock-step, %", "test accuracy", lines, ticks=SHARES)
     return draw("Lock-step first or last, at equal shares", "mark: mean; line: worst to best seed", [panel])
 
 

@@ -47,4 +47,5 @@ EXPERIMENT = Experiment(
     lambda rows: claims(rows, RESNET, SEEDS),
     table,
     plot,
+    by_seed=True,
 )

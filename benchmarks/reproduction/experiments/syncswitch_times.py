@@ -44,7 +44,7 @@ def table(rows: Sequence[Row]) -> str:
             f"{number(row, 'seconds') / number(row, 'published_secs') - 1:+.1%}",
             f"{number(row, 'published_bsp_secs') / number(row, 'published_secs'):.2f}x",
             f"{number(row, 'published_bsp_secs') / number(row, 'seconds'):.2f}x",
-            f"{number(row, 'published_accuracy'):.4f} ({row['published_runs']})",
+            "-" if row["published_accuracy"] is None else f"{row['published_accuracy']:.4f} ({row['published_runs']})",
         )
         for row in rows
     ]
