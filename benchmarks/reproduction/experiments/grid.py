@@ -58,7 +58,7 @@ def plot(rows: Sequence[Row]) -> str:
         for plan in PLANS:
             found = values(rows, "secs_to_loss", straggler=straggler, link=_kept(DRAWN_LINK), plan=plan)
             if len(found) == num_seeds:
-                label = plan.replace(f":{SHARE:g}%,", ", then ")  # the share stands in the note
+                label = plan.replace(f":{SHARE:g}%", "")  # the share stands in the note
                 bars.append(Bar(label, Spread.of(found), plan in HYBRIDS))
         panels.append(Panel(TITLES[straggler], bars))
     told = f"median and range of {num_seeds} seeds" if num_seeds > 1 else "one seed"

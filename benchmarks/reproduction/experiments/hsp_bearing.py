@@ -130,7 +130,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
         claimed(
             rows,
             f"faster convergence: {job.name}, 1/{CHOSEN[name]} of its rate, to a loss of {job.loss:g}",
-            "up to 1.67x",
+            f"up to 1.67x (ours to reach: {GOAL:g}x)",
             where,
             of(name),
         )
