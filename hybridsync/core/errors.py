@@ -1,7 +1,7 @@
 """Every error a user or a role may meet, each with the exit code of the process that ends by it.
 
 A message contains what happened, the two values that disagree, and what to change. Exit codes: 0 workload complete, 75
-saved (run again), 1 refused input, 70 our fault; 130 an interrupted simulation.
+saved (run again), 1 refused input, 70 our fault, 130 a signal ended a command that is no run (a simulation, or a wait).
 """
 
 from __future__ import annotations

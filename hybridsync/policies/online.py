@@ -195,7 +195,7 @@ class Elastic:
         if set(fastest) <= set(out_now):
             why, numbers = f"workers {sorted({*out_now} - {*fastest})} are well", self._return(view, now, then)
         else:
-            why, numbers = "the others are faster", self._eviction(view, now, then)
+            why, numbers = "the others are faster", self._exclusion(view, now, then)
         if then <= (1.0 + self.margin) * now:
             return Choice(_without(out_now), "the others would hardly be faster", *numbers)
         if numbers[1] <= numbers[2]:
@@ -206,7 +206,7 @@ class Elastic:
     def _return(view: View, now: float, then: float) -> tuple[float | None, float, float]:
         return None, view.units_left * (1.0 / now - 1.0 / then), view.cost_secs
 
-    def _eviction(self, view: View, now: float, then: float) -> tuple[float | None, float, float]:
+    def _exclusion(self, view: View, now: float, then: float) -> tuple[float | None, float, float]:
         expected, whole = view.expected_secs(self.prior_secs), len(view.live) * view.usual_units_per_sec
         lasts = min(expected, view.units_left / now)
         saved = lasts * (then - now) / whole
