@@ -25,13 +25,13 @@ from hybridsync.interfaces.messages import PushReply
 from hybridsync.interfaces.ports import Answer
 from hybridsync.security.certificates import Authority
 from hybridsync.security.keyring import Keyring
-from hybridsync.transport.grpc import channels
+from hybridsync.transport.grpc import channels, parameter_server
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
 from hybridsync.transport.grpc.interceptors import TOKEN_KEY
 from hybridsync.transport.grpc.optimizer_state import OptimizerServicer
-from tests.security.roles import NUM_BYTES, REACHED, SECS, TOKEN, Role, dialled, messages, served
+from tests.security.roles import BLOCK, NUM_BYTES, REACHED, SECS, TOKEN, Role, dialled, messages, served
 from tests.transport.conftest import FakeChief
 
 CALLS = 40
@@ -139,6 +139,32 @@ def test_a_stream_that_stops_behind_its_first_message_gives_back_what_it_holds(
         with pytest.raises(grpc.RpcError, match=REACHED):
             list(stream(iter(messages(method)), timeout=SECS, metadata=((TOKEN_KEY, TOKEN),)))
     assert len(role.seen) == 1
+
+
+def test_a_stream_of_small_pushes_without_a_deadline_of_its_callers_ends(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parameter_server, "SMALL_STREAM_SECS", 0.5)
+    role, go_on = Role(), threading.Event()
+    push = pb.SmallPush(push=pb.Push(worker=2), contribution=BLOCK).SerializeToString()
+
+    def one_push() -> Iterator[bytes]:
+        yield push
+        go_on.wait(SECS)
+
+    role.begin_push = lambda push: lambda contribution: Answer(PushReply(0), Lent())  # pyright: ignore[reportAttributeAccessIssue]
+    with (
+        served(role, authority.issue("server")) as address,
+        dialled(address, authority.issue("worker", 2), "server") as channel,
+    ):
+        replies = channel.stream_stream("/hybridsync.ParameterServer/PushPullSmall")(
+            one_push(), metadata=((TOKEN_KEY, TOKEN),)
+        )
+        assert next(replies), "the first push is answered"
+        with pytest.raises(grpc.RpcError) as ended:
+            next(replies)
+        assert isinstance(ended.value, grpc.Call) and ended.value.code() is grpc.StatusCode.CANCELLED
+        go_on.set()
 
 
 class Lent:

@@ -219,7 +219,7 @@ def _promptly(serve: Callable[[Any, grpc.ServicerContext], Any]) -> Callable[[An
 
 
 def _begun(stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-    with _ended_after(context, FIRST_MESSAGE_SECS):
+    with ended_after(context, FIRST_MESSAGE_SECS):
         first = next(stream, None)
     if first is not None:
         yield first
@@ -247,11 +247,11 @@ def sent_in_time(frames: Iterable[bytes], context: grpc.ServicerContext, num_byt
 
 def in_time(context: grpc.ServicerContext, num_bytes: int) -> contextlib.AbstractContextManager[None]:
     """End a call whose caller brings or takes so many bytes too slowly."""
-    return _ended_after(context, transfer_secs(num_bytes))
+    return ended_after(context, transfer_secs(num_bytes))
 
 
 @contextlib.contextmanager
-def _ended_after(context: grpc.ServicerContext, secs: float) -> Iterator[None]:
+def ended_after(context: grpc.ServicerContext, secs: float) -> Iterator[None]:
     """End a call whose caller lets it wait for longer: it holds a thread, and may hold a buffer."""
     patience = threading.Timer(secs, context.cancel)
     patience.daemon = True

@@ -18,9 +18,19 @@ from hybridsync.security.identity import SERVER
 from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.buffers import Buffers
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, in_time, receive_in_time, retrying, stub
+from hybridsync.transport.grpc.channels import (
+    ANSWER_SECS,
+    CALL_SECS,
+    Servicer,
+    call,
+    ended_after,
+    in_time,
+    receive_in_time,
+    retrying,
+    stub,
+)
 from hybridsync.transport.grpc.codec import decode, encode, parse
-from hybridsync.transport.grpc.exchange import StreamExchange
+from hybridsync.transport.grpc.exchange import STREAM_SECS, StreamExchange
 from hybridsync.transport.grpc.frames import check_size, last_after, receive, receive_header, receive_whole, send
 from hybridsync.transport.grpc.interceptors import caller_of, check_speaker
 from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS, SnapshotClient
@@ -34,6 +44,9 @@ NOTHING = np.empty(0, np.uint8)
 
 BUFFER_SECS = 30.0
 """How long a push waits for a receive buffer."""
+
+SMALL_STREAM_SECS = CALL_SECS + STREAM_SECS + 10.0
+"""How long a stream of small pushes is served: longer than a worker's own deadline for it."""
 
 
 class PhaseServicer(Servicer):
@@ -87,7 +100,7 @@ class ParameterServicer(Servicer):
         return pb.Empty()
 
     def _push_pull_small(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        with Guard(context, "hybridsync.ParameterServer.PushPullSmall"):
+        with Guard(context, "hybridsync.ParameterServer.PushPullSmall"), ended_after(context, SMALL_STREAM_SECS):
             caller = caller_of(context)
             for data in stream:
                 request = parse(pb.SmallPush, data)
