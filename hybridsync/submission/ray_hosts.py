@@ -78,8 +78,8 @@ class Host:
             command = ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "hybridsync", "host"]
             command += [f"--address={self.address()}", *arguments]
             with self._lock:
-                if self._is_asked:  # before there was a run to save
-                    return EXIT_PREEMPTED
+                if self._is_asked:  # before there was a run to save, or behind the death of its agent, which could not
+                    return EXIT_PREEMPTED if self._agent is None else EXIT_FAILED
                 agent = self._agent = subprocess.Popen(command, env=environ, cwd=folder)
             code = agent.wait()
             if code in FINAL:

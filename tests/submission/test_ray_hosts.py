@@ -72,6 +72,16 @@ def test_an_agent_that_is_asked_to_save_is_not_started_again_however_it_ends(
     assert begun.read_text() == "\n", "it was started again"
 
 
+def test_a_run_whose_agent_has_died_when_it_is_asked_to_save_has_failed(
+    agents: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (agents / "codes").write_text("137\n0\n")
+    host = HostWithAddress()
+    monkeypatch.setattr(ray_hosts, "say", lambda line: host.save())
+    assert host.run([], str(agents)) == 70
+    assert len((agents / "calls").read_text().splitlines()) == 1, "it was started again"
+
+
 def test_a_node_without_the_folder_refuses_the_run(agents: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert HostWithAddress().run([], "/nowhere/job") == 1
     assert "this node has no folder /nowhere/job; start the job in one that all nodes" in capfd.readouterr().err
