@@ -171,6 +171,7 @@ class WorkerRecorder:
     def probe(self, started: float, ended: float) -> None:
         """Note a unit that was computed for its seconds alone, by a worker that is left out."""
         with self._lock:
+            self._take_in()  # before it: the detector takes the last time for the newest
             if self._keep_unit_secs:
                 self._unit_secs.append(ended - started)
             if self._keep_spans:
@@ -179,6 +180,7 @@ class WorkerRecorder:
     def beside(self, name: str, started: float, ended: float) -> None:
         """Note a transfer that went on beside the training, and beside those of other names: each has its own track."""
         with self._lock:
+            self._take_in()
             if self._keep_spans:
                 self._spans.append((name, f"{BESIDE} {name}", started, ended - started, self.phase_id.number, 0))
 

@@ -127,6 +127,18 @@ def test_what_units_take_the_worker_itself_is_told_for_this_phase_up_to_the_last
     assert unit_secs(counts_transfers=True) == (1.5, 1.5)
 
 
+def test_a_unit_that_is_computed_for_its_seconds_alone_comes_behind_those_before_it():
+    recorder = WorkerRecorder(0, ManualClock(), keep_spans=True, keep_unit_secs=True)
+    recorder.enter(PhaseId(1, 0))
+    recorder.compute("sync", 0.0, 0.5, None)
+    recorder.compute("sync", 1.0, 1.5, None)
+    recorder.probe(2.0, 5.0)
+    recorder.beside("push", 5.0, 6.0)
+    report = recorder.take_report()
+    assert report.unit_secs == (0.5, 3.0)
+    assert [span.name for span in report.spans] == ["compute", "compute", "probe", "push"]
+
+
 def test_a_worker_that_nobody_judges_tells_of_no_unit():
     assert unit_secs(counts_transfers=True, keep_unit_secs=False) == ()
 
