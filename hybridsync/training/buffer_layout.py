@@ -242,14 +242,12 @@ class BufferTrees:
     """Finds the trees in the few buffers of a link, which come again and again.
 
     Args:
-      layout: of all of them.
+      layout: layout of all of them.
+      most: buffers that are kept alive here at most; more in turn are cheap to look into anew.
     """
 
-    _MOST = 8
-    """More buffers than these in turn are cheap to look into anew; they would be kept alive here."""
-
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
+    def __init__(self, layout: Layout, most: int = 8) -> None:
+        self._layout, self._most = layout, most
         self._kept: dict[int, BufferTree] = {}
 
     def of(self, buffer: np.ndarray) -> BufferTree:
@@ -261,7 +259,7 @@ class BufferTrees:
         found = self._kept.get(id(buffer))  # whose buffer is alive: no other one has its id
         if found is None:
             found = self._layout.over(buffer)
-            if len(self._kept) >= self._MOST:
+            if len(self._kept) >= self._most:
                 self._kept.clear()
             self._kept[id(buffer)] = found
         return found

@@ -49,7 +49,8 @@ class PackedLink:
         self._parameters: list[np.ndarray] = []
         self._contribution_cuts = [part.contribution for part in parts]
         self._parameter_cuts = [part.parameters for part in parts]
-        self._contribution_trees = [BufferTrees(cut.layout) for cut in self._contribution_cuts]
+        # One each: behind a lost connection the buffer is another one, and the last one's memory goes back.
+        self._contribution_trees = [BufferTrees(cut.layout, most=1) for cut in self._contribution_cuts]
         self._parameter_trees = [BufferTrees(cut.layout) for cut in self._parameter_cuts]
         self._side_by_side = ThreadPoolExecutor(len(self._others), "servers") if len(self._others) > 1 else None
 
