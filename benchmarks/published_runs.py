@@ -83,6 +83,8 @@ def time_of(times: Times, share: Fraction) -> float:
     >>> times = {Fraction(1, 4): 40.0, Fraction(1, 2): 60.0, Fraction(1): 100.0}
     >>> [time_of(times, Fraction(at)) for at in ("0.25", "0.75", "0")]
     [40.0, 80.0, 20.0]
+    >>> time_of({Fraction(1, 4): 60.0, Fraction(1): 300.0}, Fraction(0))  # the line comes to less than nothing
+    60.0
     """
     if share in times:
         return times[share]
@@ -93,7 +95,7 @@ def time_of(times: Times, share: Fraction) -> float:
         return times[near[0]]
     first, second = near
     on_line = times[first] + float((share - first) / (second - first)) * (times[second] - times[first])
-    return max(on_line, 0.0)
+    return on_line if on_line > 0.0 else times[min(near, key=lambda other: abs(other - share))]
 
 
 Row = tuple[Fraction, float | None, float | None]
@@ -129,7 +131,8 @@ def _row(line: Mapping[str, str | None], where: str) -> Row | None:
         raise ConfigError(f"{where} ends before its column {missing[0]!r}; complete it")
     texts = {name: (line.get(name) or "").strip() for name in (SHARE, ACCURACY, SECONDS, EXCLUDED)}
     try:
-        if float(texts[EXCLUDED] or "0"):
+        excluded = float(texts[EXCLUDED] or "nan")
+        if excluded and not math.isnan(excluded):
             return None
         share = Fraction(texts[SHARE])
         accuracy, seconds = (float(texts[name] or "nan") for name in (ACCURACY, SECONDS))

@@ -85,7 +85,7 @@ def test_a_table_of_something_else_is_refused_in_one_line(
 def test_a_diverged_run_without_seconds_takes_those_of_its_share_or_of_the_line_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     head = "excluded_by_authors,seconds_without_switch_gap,bsp_share,converged_accuracy\n"
-    path.write_text(head + "0,,0,\n,nan,0.25,nan\n0,44,0.25,0.8\n0,60,0.5,0.9\n0,100,1,0.9\n")
+    path.write_text(head + "0,,0,\n,nan,0.25,nan\n0,44,0.25,0.8\nnan,60,0.5,0.9\n0,100,1,0.9\n")
     runs = {float(share): some for share, some in timing_policy.read_runs(path).items()}
     assert runs == {0.0: [(None, 28.0)], 0.25: [(None, 44.0), (0.8, 44.0)], 0.5: [(0.9, 60.0)], 1.0: [(0.9, 100.0)]}
 

@@ -117,7 +117,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
                 + (f" where unit times vary by {varies:.0%}" if varies else " where unit times are alike")
                 for varies, (faster, sooner, units) in found.items()
             ]
-            return "; ".join(said), min(found[0.0][:2]) >= GOAL
+            return "; ".join(said), all(each >= GOAL for each in found[0.0][:2])
 
         return told
 
