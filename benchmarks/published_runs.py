@@ -48,7 +48,7 @@ def read_runs(path: Path) -> Runs:
     """Return the runs of each share, without the rows that the authors left out.
 
     A diverged run without seconds takes what the table says of its share: the mean of its other runs, else the point
-    on the line through the nearest shares.
+    on the line through the nearest shares, or the nearest share's time where that line comes to nothing.
 
     Raises:
       ConfigError: there is no such file, it is not such a table, or it lacks pure BSP with an accuracy, or any share
@@ -64,7 +64,9 @@ def read_runs(path: Path) -> Runs:
     times = _means(rows)
     runs: dict[Fraction, list[Made]] = {}
     for share, accuracy, seconds in rows:
-        runs.setdefault(share, []).append(Made(accuracy, time_of(times, share) if seconds is None else seconds))
+        if seconds is None:
+            seconds = time_of(times, share) or times[min(times, key=lambda other: abs(other - share))]
+        runs.setdefault(share, []).append(Made(accuracy, seconds))
     return runs
 
 
@@ -83,8 +85,6 @@ def time_of(times: Times, share: Fraction) -> float:
     >>> times = {Fraction(1, 4): 40.0, Fraction(1, 2): 60.0, Fraction(1): 100.0}
     >>> [time_of(times, Fraction(at)) for at in ("0.25", "0.75", "0")]
     [40.0, 80.0, 20.0]
-    >>> time_of({Fraction(1, 4): 60.0, Fraction(1): 300.0}, Fraction(0))  # the line comes to less than nothing
-    60.0
     """
     if share in times:
         return times[share]
@@ -95,7 +95,7 @@ def time_of(times: Times, share: Fraction) -> float:
         return times[near[0]]
     first, second = near
     on_line = times[first] + float((share - first) / (second - first)) * (times[second] - times[first])
-    return on_line if on_line > 0.0 else times[min(near, key=lambda other: abs(other - share))]
+    return max(on_line, 0.0)
 
 
 Row = tuple[Fraction, float | None, float | None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,12 @@ def test_a_diverged_run_without_seconds_takes_those_of_its_share_or_of_the_line_
     path.write_text(head + "0,,0,\n,nan,0.25,nan\n0,44,0.25,0.8\nnan,60,0.5,0.9\n0,100,1,0.9\n")
     runs = {float(share): some for share, some in timing_policy.read_runs(path).items()}
     assert runs == {0.0: [(None, 28.0)], 0.25: [(None, 44.0), (0.8, 44.0)], 0.5: [(0.9, 60.0)], 1.0: [(0.9, 100.0)]}
+
+
+def test_a_diverged_run_takes_the_nearest_shares_seconds_where_the_line_comes_to_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(HEADER + "0,a,,,,0\n0.25,a,0.8,0.8,60,0\n1,b,0.9,0.9,300,0\n")
+    assert timing_policy.read_runs(path)[Fraction(0)] == [(None, 60.0)]
 
 
 def test_runs_of_lock_step_that_diverged_give_no_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
