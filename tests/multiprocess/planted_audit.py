@@ -30,8 +30,14 @@ EVENTS = frozenset(
 """What Python tells its audit hooks before it unpickles a name, loads or runs code, or starts a program."""
 
 FOLDER = "audit"
-_OWN_CODE = ("<frozen importlib._bootstrap>:", f"{Path(hybridsync.__file__).parent}/transport/grpc/codec.py:_record")
-"""Where code of what is installed is run: an import, and the annotations of the messages' classes."""
+_OWN_CODE = (
+    "<frozen importlib._bootstrap>:",
+    "<frozen importlib._bootstrap_external>:",
+    f"{Path(hybridsync.__file__).parent}/transport/grpc/codec.py:_record",
+)
+"""Where code of files is run: an import, also of a configuration whose bytecode is kept beside it, and the annotations
+of the messages' classes.
+"""
 
 
 def what_makes_code_of_data_is_recorded(role: str, workdir: Path) -> None:
