@@ -78,8 +78,7 @@ class ForkServer:
         for module in modules:
             importlib.import_module(module)
         # What is here counts as alive: no collection of a role's touches, and so copies, its pages. To find the 1,200
-        # of 286,000 objects that are garbage would take .17 s, and the first object that is made behind `enable` would
-        # begin to, so they are out of its reach before.
+        # of 286,000 objects that are garbage would take .17 s. They are out of reach before a collection may begin.
         gc.freeze()
         gc.enable()
         own, alone = os.getpid(), _has_one_thread()

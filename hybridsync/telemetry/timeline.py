@@ -149,7 +149,7 @@ class Timeline:
                 + "\n]}\n"
             )
             write_durable(self._path, text, self._fence)
-            # What is in the file is earlier from here on; a part that cannot be removed contains that it goes before
+            # The file's contents are earlier from here on; a part that cannot be removed contains that it goes before
             # it.
             self._earlier, self._left_out_earlier, self._num_written = lines, left_out, self._num_written + 1
             self._stretches, self._killed, self._left_out_killed = {}, [], 0

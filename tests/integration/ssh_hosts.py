@@ -58,7 +58,7 @@ def started(root: Path, folder: Path, addresses: Sequence[str]) -> Iterator[str]
             out = stack.enter_context(log.open("wb"))
             server = stack.enter_context(subprocess.Popen(command, env=environ, stdout=out, stderr=out))
             stack.callback(server.kill)
-            wait_for(lambda: answers(ssh, address), f"sshd at {address}", log.read_text, secs=30)  # noqa: B023 now
+            wait_for(lambda: answers(ssh, address), f"sshd at {address}", log.read_text, secs=30)  # noqa: B023 - called in this turn alone
         yield ssh
 
 

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "examples" / "kubernetes" / "Dockerfile").read_text().splitlines()
 SOURCES = [name for line in DOCKERFILE if line.startswith("COPY ") for name in line.split()[1:-1]]
-"""What the image is built from."""
+"""Paths that the image is built from."""
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
