@@ -11,7 +11,7 @@ import pytest
 
 import hybridsync
 from hybridsync.chief.divergence import DIVERGED
-from hybridsync.config import RunConfig, TelemetryConfig
+from hybridsync.config import EmulationConfig, RunConfig, TelemetryConfig
 from hybridsync.core.errors import ConfigError, NoAnswer, ResumeError, WorkdirError
 from hybridsync.core.plan import Plan
 from hybridsync.policies.search_rules import Rules, plan_of
@@ -78,7 +78,8 @@ def test_a_run_that_diverges_is_one_without_accuracy(tmp_path: Path, runtime: st
 def test_a_real_run_is_gone_on_with_where_it_was_saved_and_not_made_again_at_its_end(tmp_path: Path) -> None:
     runs = InProcessRuns(run_of, CONFIG, tmp_path)
     workdir = tmp_path / "bsp-50-asp-seed3"
-    begun = run_of(dataclasses.replace(CONFIG, plan="bsp:50%,asp", seed=3))
+    slow = EmulationConfig(compute_secs=0.05)  # leaves time to stop it among its units
+    begun = run_of(dataclasses.replace(CONFIG, plan="bsp:50%,asp", seed=3, emulation=slow))
     trainer = Trainer(begun.task, begun.optimizer, begun.config, workdir=workdir, progress=False)
     trainer.add_hook(lambda metrics: trainer.preempt(), every=10)
     assert not trainer.fit().completed

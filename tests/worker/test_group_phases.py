@@ -82,7 +82,7 @@ def test_what_is_saved_and_evaluated_on_the_way_is_one_state_of_all(plan: str, t
 
 
 def test_a_preempted_run_saves_one_state_of_all_and_goes_on(tmp_path: Path) -> None:
-    options = {"workdir": tmp_path / "run", "emulation": EmulationConfig(compute_secs=0.003)}
+    options = {"workdir": tmp_path / "run", "emulation": EmulationConfig(compute_secs=0.02)}
     trainer = tally_trainer("preduce", 200, **options)
     trainer.add_hook(lambda metrics: trainer.preempt(), every=60)
     stopped = trainer.fit()
