@@ -21,6 +21,7 @@ class RunningRole:
       host: index of the host on which it runs.
       quarantine: reason why no process takes its place when it has ended; "" if a new one does.
       error: (message, exit code) that it reported, None if it did not.
+      is_given_up: whether the chief has had it ended. It may end by itself first, where the order does not reach it.
     """
 
     role: str
@@ -30,6 +31,7 @@ class RunningRole:
     host: int
     quarantine: str = ""
     error: tuple[str, int] | None = None
+    is_given_up: bool = False
 
     @property
     def process(self) -> Process:

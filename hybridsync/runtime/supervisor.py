@@ -295,7 +295,7 @@ class Supervisor:
         if found is None:
             self._given_up.add((role, id, restart_count, pid))  # the chief may hear of it before this loop does
         elif found.process == (role, id, restart_count, pid):
-            found.quarantine = quarantine
+            found.quarantine, found.is_given_up = quarantine, True
             self._hosts.kill(found.host, found.kill_order())
 
     def _renew_process_group(self) -> None:
@@ -376,7 +376,7 @@ class Supervisor:
         self._quarantine(RoleEvent(*told, SYSTEM_CLOCK.wall(), quarantined=True, restart_count=count))
 
     def _is_failing(self, role: RunningRole, ended: Ended) -> bool:
-        by_itself = ended.code not in _KILLED_FROM_OUTSIDE
+        by_itself = not role.is_given_up and ended.code not in _KILLED_FROM_OUTSIDE
         return self._crash_loop.add(role.name, ended.lived_secs, ended.unit, by_itself=by_itself)
 
     def _quarantine(self, event: RoleEvent) -> None:

@@ -7,6 +7,7 @@ import signal
 from typing import Any
 
 from hybridsync.interfaces.messages import STARTED_FIRST
+from hybridsync.runtime.crash_loop import MAX_FAILURES
 from tests.runtime.supervised import Begin, Run
 
 TWO_HOSTS = {"num_hosts": 2, "host": "127.0.0.1", "collective": "host"}
@@ -188,3 +189,20 @@ def test_a_second_sigterm_ends_all_hosts_at_once(begin: Begin) -> None:
     run.process.send_signal(signal.SIGTERM)
     assert ordered(run, "EndRun")["exit_code"] == 75
     assert heard(run, call="ended")["code"] == 75
+
+
+def test_a_worker_whose_host_is_cut_off_again_and_again_is_not_the_one_that_fails(begin: Begin) -> None:
+    """It learns from the chief, when it is heard again, that its lease has ended, before the order to kill it comes."""
+    given_up = [{"role": "worker", "id": 1, "pid": PID + time, "restart_count": time} for time in range(MAX_FAILURES)]
+    run = begin({"chief 0": {"kill": given_up}}, **TWO_HOSTS)
+    chief = heard(run, call="role_started", role="chief")["pid"]
+    run.agent(1, attach=1)
+    ended = {"kind": "Ended", "role": "worker", "role_id": 1, "code": 70, "lived_secs": 1.0, "unit": -1}
+    for pid in range(PID, PID + MAX_FAILURES):
+        start_as_ordered(run, pid)
+        until_started(run, pid)
+        os.kill(chief, signal.SIGHUP)
+        assert ordered(run, "KillRole")["pid"] == pid
+        run.agent(1, pid=pid, knew_chief=True, **ended)
+        assert not heard(run, call="role_lost", pid=pid)["quarantined"]
+    assert ordered(run)["spec"]["restart_count"] == MAX_FAILURES
