@@ -6,6 +6,8 @@ import os
 import signal
 from typing import Any
 
+import pytest
+
 from hybridsync.interfaces.messages import STARTED_FIRST
 from tests.runtime.supervised import Begin, Run
 
@@ -188,3 +190,25 @@ def test_a_second_sigterm_ends_all_hosts_at_once(begin: Begin) -> None:
     run.process.send_signal(signal.SIGTERM)
     assert ordered(run, "EndRun")["exit_code"] == 75
     assert heard(run, call="ended")["code"] == 75
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "Reported", "fields": {"error": "it failed"}},
+        {"kind": "Ended", "code": -9, "lived_secs": 1.0, "unit": 1 << 70, "knew_chief": True},
+    ],
+    ids=["half a report", "a unit above all"],
+)
+def test_a_host_that_says_what_no_agent_says_is_lost_and_the_run_goes_on(begin: Begin, fields: dict[str, Any]) -> None:
+    run = begin({}, **TWO_HOSTS)
+    run.agent(1, attach=1)
+    start_as_ordered(run)
+    until_started(run, PID)
+    run.agent(1, role="worker", role_id=1, pid=PID, **fields)
+    assert "host 1 is lost" in heard(run, call="role_lost", id=1)["reason"]
+    run.agent(1, attach=1)
+    start_as_ordered(run, PID + 1)
+    until_started(run, PID + 1)
+    end(run)
+    assert run.end()[0] == 0
