@@ -92,7 +92,7 @@ def test_a_link_is_no_control_file(tmp_path: Path, sockets: Path) -> None:
         read_control(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"address": 1}'])
+@pytest.mark.parametrize("text", ["", "[]", "5", "null", "[" * 60_000, "{}", '{"address": 1}'])
 def test_a_damaged_file_leads_nowhere_and_names_no_process_where_there_is_none(
     tmp_path: Path, sockets: Path, text: str
 ) -> None:
