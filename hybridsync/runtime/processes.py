@@ -187,8 +187,8 @@ def supervise(launch: Launch) -> int:
     used = check_workdir(launch.workdir, config, resume=launch.resume, convert_units=launch.convert_units)
     if launch.init_from is not None and used is None:
         check_init_from(launch.init_from, launch.workdir)
-    if launch.cluster is not None:
-        check_own_address(launch.cluster.address)
+    if launch.cluster is not None and launch.cluster.address != launch.cluster.head.rpartition(":")[0].strip("[]"):
+        check_own_address(launch.cluster.address)  # the head's own address is checked below
     check_port(launch.host, launch.port)
     if launch.metrics_port:
         check_metrics_place(launch.metrics_bind, launch.metrics_port)

@@ -70,12 +70,12 @@ def test_a_head_by_a_name_that_is_loopback_to_itself_is_refused(tmp_path: Path) 
     assert "--head=node-a:4711 is 127.0.1.1 to this host, which others do not reach" in done.stderr
 
 
-def head_at(address: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """Be the head at an address, with certificates."""
+def head_at(address: str, tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Be the head at an address, with certificates and more flags."""
     authority = Authority.create(tmp_path / "certs")
     authority.issue(HEAD).write(tmp_path / "certs", HEAD)
     place = (f"--head={address}", "--index=0", "--hosts=2", f"--certs={tmp_path / 'certs'}", "--plan=asp")
-    return host(*place, "--address=127.0.0.1", f"--workdir={tmp_path / 'run'}")
+    return host(*place, *flags, f"--workdir={tmp_path / 'run'}")
 
 
 def test_a_head_whose_port_is_taken_is_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -90,8 +90,9 @@ def test_a_head_whose_port_is_taken_is_refused_before_anything_starts(tmp_path: 
     assert not (tmp_path / "run" / "logs").exists()
 
 
-def test_a_head_at_an_address_of_another_host_is_refused(tmp_path: Path) -> None:
-    done = head_at("192.0.2.1:4711", tmp_path)
+@pytest.mark.parametrize("flags", [(), ("--address=127.0.0.1",)], ids=["no address", "another address"])
+def test_a_head_at_an_address_of_another_host_is_refused(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    done = head_at("192.0.2.1:4711", tmp_path, *flags)
     (said,) = done.stderr.splitlines()
     assert done.returncode == 1
     assert said.startswith(
