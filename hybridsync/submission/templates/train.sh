@@ -15,6 +15,7 @@ set -u
 hosts=$1
 certs=$2
 shift 2
+readonly begins=60      # s for which a host that is refused has made a mistake; a running job goes on without it
 readonly final=" 0 1 75 "      # complete, refused, saved: the run has ended with it, and not only this agent
 read -ra ssh <<<"${HYBRIDSYNC_SSH:-ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3}"
 hybridsync=(${HYBRIDSYNC_PYTHON:+"$HYBRIDSYNC_PYTHON" -m} hybridsync)
@@ -44,7 +45,7 @@ on() {      # runs a command on a host, in this folder
 }
 
 agent() {      # the agent of one host, until the run has ended
-  local index=$1 started code life=first lost= asked=
+  local index=$1 started code life=first lost='' asked=''
   shift
   trap '' TERM HUP      # a signal to all processes of the group is the script's to heed; its ssh goes on, too
   trap 'asked=yes' USR1      # the run is to be saved
@@ -58,7 +59,7 @@ agent() {      # the agent of one host, until the run has ended
       sleep "${HYBRIDSYNC_PAUSE:-30}"
       continue
     fi
-    [[ $code == 1 && $life == first && $index != 0 ]] && kill -USR2 $$
+    [[ $code == 1 && $index != 0 ]] && ((SECONDS < begins)) && kill -USR2 $$
     [[ $final == *" $code "* ]] && return "$code"
     if [[ $code == 127 && $life == first ]]; then      # nor would it be there the next time
       echo "error: ${addresses[$index]} has no ${hybridsync[0]}; install HybridSync at the same path on all hosts" >&2
@@ -98,7 +99,7 @@ elif ((code)); then
   exit 1
 fi
 trap '' USR1      # for an agent that has not come to its own trap
-trap 'refused=yes; save' USR2      # a host is refused from the start: without it the head would wait in vain
+trap 'refused=yes; save' USR2      # a host was refused: without it the head would wait in vain
 agent 0 "$@" &
 leader=$!
 trap save TERM INT HUP
