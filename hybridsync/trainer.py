@@ -179,7 +179,7 @@ class Trainer:
             chief.service.preempt()
 
     def switch(self, protocol: str, why: str = "") -> SwitchReply:
-        """Have the `fit` under way go on under another protocol, for the rest of the plan's stage under way.
+        """Switch the running `fit` to another protocol, for the rest of the plan's current stage.
 
         Args:
           protocol: as in a plan, without a share.

@@ -10,16 +10,16 @@ from hybridsync.core.errors import EXIT_COMPLETED, EXIT_REFUSED
 
 COMMANDS = {
     "train": "train a configuration, or resume a run",
-    "host": "be one host of a run on several: the head, or one that attaches to it",
+    "host": "run one host of a run on several: the head, or one that attaches to it",
     "simulate": "simulate a configuration in virtual time",
     "tune": "search for a job's switch point",
     "report": "write one HTML page about one or several runs",
     "replay": "recompute a recorded run and compare every bit",
-    "status": "say where a run stands",
+    "status": "show the progress of a run",
     "logs": "show a run's logs, or follow them",
-    "switch": "have a running run go on under another protocol",
+    "switch": "change a running run's protocol",
     "stop": "stop a running run with a save",
-    "certs": "make the certificates by which hosts know each other",
+    "certs": "make the certificates by which hosts authenticate each other",
 }
 """Subcommand -> what it does."""
 

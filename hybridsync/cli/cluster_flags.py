@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum(
-    "cluster", LOCAL, CLUSTERS, "where the run's hosts are: local, this machine alone; or what is asked for them"
+    "cluster",
+    LOCAL,
+    CLUSTERS,
+    "where the run's hosts are: local, this machine alone; or what provides them",
 )
 flags.DEFINE_string(
     "hosts", None, "number of hosts; with --cluster=ssh a file with an address a line, the head's first"
@@ -51,7 +54,7 @@ flags.DEFINE_enum(
     "collectives_network",
     "",
     ["", PRIVATE],
-    "private: nobody else is on the network between the hosts, so gloo may carry sums there in plain text",
+    "private: the network between the hosts has no other users, so gloo may carry sums there in plain text",
 )
 flags.DEFINE_string("sbatch", "", "further options of sbatch, such as '--partition=gpu --time=4:00:00'")
 flags.DEFINE_string("ray_address", "auto", "of the Ray cluster, HOST:PORT; auto for the one that this machine is in")
@@ -59,7 +62,8 @@ flags.DEFINE_float("cpus_per_host", 1, "CPUs that Ray gives each host", lower_bo
 flags.DEFINE_float("gpus_per_host", 0, "GPUs that Ray gives each host", lower_bound=0)
 
 OF_THE_JOB = ("cluster", "hosts", "certs", "sbatch", "ray_address", "cpus_per_host", "gpus_per_host")
-"""Flags that no host is passed: the job script says them in another way, or they are the scheduler's."""
+"""Flags that are not passed to the hosts: the job script passes their values in another way, or they are the
+scheduler's."""
 
 ANY_ADDRESS = "the address of each host"
 """Stands for an address that other machines can reach, while a cluster manager has not yet named the hosts."""

@@ -1,8 +1,8 @@
-"""Be one host of a run on several: `hybridsync host --head=HOST:PORT --index=I --hosts=N --config=FILE --workdir=DIR`.
+"""Run one host of a run on several: `hybridsync host --head=HOST:PORT --index=I --hosts=N --config=FILE --workdir=DIR`.
 
 The same line runs on every host, with another --index, and takes all flags of `hybridsync train`. Host 0 is the head:
 it supervises the run. The others attach to it, and start the roles that it assigns. The configuration, the workdir and
-the package lie under the same paths on all of them. Where --head, --index and --hosts are left out, HYBRIDSYNC_HEAD,
+the package lie under the same paths on all of them. If --head, --index and --hosts are left out, HYBRIDSYNC_HEAD,
 HYBRIDSYNC_INDEX and HYBRIDSYNC_HOSTS replace them, or the environment of the cluster manager: Slurm, or Kubernetes with
 JobSet.
 

@@ -1,4 +1,4 @@
-"""Say where a run stands: `hybridsync status RUN [--json]`, where RUN is its --workdir.
+"""Show the progress of a run: `hybridsync status RUN [--json]`, where RUN is its --workdir.
 
 It shows phase and protocol, units, the rate of each worker, staleness, restarts, the last checkpoint, evaluations, and
 the roles that are starting. For a run that has ended, or that no command reaches, the figures come from its files. Exit

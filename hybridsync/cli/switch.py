@@ -26,10 +26,10 @@ flags.DEFINE_string("why", "", "why, for the event log")
 def told_of(reply: SwitchReply) -> str:
     """Return what the user is told of a switch that was taken."""
     if not reply.changes:
-        return f"the run is under {reply.spec} already (phase {reply.phase}), and stays so to the end of the stage"
+        return f"the run is under {reply.spec} already (phase {reply.phase}), and stays so until the stage ends"
     return (
         f"taken at unit {reply.units:,}: after phase {reply.phase} ({reply.before}) the run goes on under "
-        f"{reply.spec}, to the end of the stage under way"
+        f"{reply.spec}, until the current stage ends"
     )
 
 

@@ -16,7 +16,7 @@ from hybridsync.core.addresses import at_port
 from hybridsync.core.errors import ConfigError
 
 DEFAULT_PORT = 4711
-"""Port of the head where nobody names one."""
+"""Port of the head if none is named."""
 
 _HEAD = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9_.-]+))(?::(?P<port>[0-9]{1,5}))?")
 
@@ -37,7 +37,7 @@ class Place:
 
 
 class _Told(NamedTuple):
-    """Holds a value and who said it; a value is None where nobody did."""
+    """Holds a value and its source; the value is None if no source has it."""
 
     value: str | int | None
     origin: str

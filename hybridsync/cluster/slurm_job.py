@@ -109,7 +109,7 @@ def number_of(text: str) -> str | None:
 
 
 def running_job(job: Job, options: str, queue: str) -> str | None:
-    """Return the number of the same job where it is under way or waits; None where there is none.
+    """Return the number of the same job if it runs or waits; None if there is none.
 
     Args:
       job: job to look for.

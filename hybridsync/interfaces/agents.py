@@ -28,7 +28,8 @@ class AgentHello:
       slots: maximum number of workers on the host.
       version: version of the package.
       config_digest: digest of the run's configuration, as this host has it.
-      session: 32 hexadecimal digits, drawn anew for each attachment.
+      session: 32 hexadecimal digits, drawn for each attachment.
+      num_hosts: number of hosts of the run, as this host was told; 0 where it does not say.
     """
 
     host: str
@@ -38,6 +39,7 @@ class AgentHello:
     version: str
     config_digest: str
     session: str
+    num_hosts: int = 0
 
 
 @dataclass(frozen=True)

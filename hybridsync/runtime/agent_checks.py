@@ -42,12 +42,16 @@ def check_hello(hello: AgentHello, num_hosts: int, config_digest: str, version: 
     Raises:
       UnknownRole: the run has no such host.
       VersionMismatch: its package is of another minor series.
-      ConfigError: the agent has another configuration.
+      ConfigError: the agent has another configuration, or another number of hosts.
       InvalidMessage: a number is out of range, or the session is not a session.
     """
     check_index(hello.index, num_hosts)
     who = f"the agent of host {hello.index} ({hello.host or 'of no name'})"
     check_version(who, hello.version, version, "the head")
+    if hello.num_hosts not in (0, num_hosts):
+        raise ConfigError(
+            f"{who} was told of {hello.num_hosts} hosts, and the head of {num_hosts}; give every host the same --hosts"
+        )
     if hello.config_digest != config_digest:
         raise ConfigError(
             f"{who} has the configuration {hello.config_digest or '(none)'}, the head {config_digest}; give every "

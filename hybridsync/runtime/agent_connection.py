@@ -28,7 +28,7 @@ class AgentConnection:
     lock guards all fields; no call to the head is made under it.
 
     Args:
-      connect: makes a connection to the head, anew for each session; every call on it has a deadline.
+      connect: makes a connection to the head, one for each session; every call on it has a deadline.
       hello_of: returns the agent's first message in a session.
       wake: is called when there is something to take, by another thread.
       give_up_secs: seconds that the head may be away before the agent ends.
@@ -59,7 +59,7 @@ class AgentConnection:
             thread.start()
 
     def send(self, line: str) -> None:
-        """Tell the head of something; it is dropped where no session is under way.
+        """Tell the head of something; it is dropped if there is no session.
 
         Raises:
           InvalidMessage: the line is too long, or not plain ASCII.

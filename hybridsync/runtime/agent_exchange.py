@@ -48,6 +48,13 @@ class HeadFenced:
 
 
 @dataclass(frozen=True)
+class HeadAway:
+    """The head has not been reached for a while, and is tried further: tell the user why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class HeadGone:
     """The head was not reached for too long: kill all that runs, and end."""
 
@@ -61,11 +68,15 @@ class HeadRefused:
     error: HybridSyncError
 
 
-HeadNews = HeadWelcomed | HeadOrder | HeadFenced | HeadGone | HeadRefused
+HeadNews = HeadWelcomed | HeadOrder | HeadFenced | HeadAway | HeadGone | HeadRefused
 
 
 MOST_REFUSED = 5
 """Refused handshakes since it was last attached, by which an agent that is not attached knows that it never will be."""
+
+
+TELL_SECS = 10.0
+"""How long the head may be away before the user is told of it: at a start, the head often comes a moment later."""
 
 
 class Stage(enum.Enum):
@@ -91,6 +102,7 @@ class AgentExchange:
         self._hello_of, self._give_up_secs = hello_of, give_up_secs
         self._reached_at = now
         self._num_refused, self._was_attached = 0, False
+        self._is_told = False  # of the head's absence
         self._news: list[HeadNews] = []
         self.stage = Stage.OVER
         self._begin(session)
@@ -110,7 +122,7 @@ class AgentExchange:
         return taken
 
     def send(self, line: str) -> None:
-        """Tell the head of something; it is dropped where no session is under way.
+        """Tell the head of something; it is dropped if there is no session.
 
         Raises:
           InvalidMessage: the line is too long, or not plain ASCII.
@@ -177,6 +189,7 @@ class AgentExchange:
         if (session, self.stage) == (self.hello.session, Stage.ATTACHING):
             self.stage, self._lease_secs, self._was_attached = Stage.ATTACHED, welcome.lease_secs, True
             self._sent_at = self._reached_at = sent_at
+            self._is_told = False
             self._news.append(HeadWelcomed(welcome))
 
     def answered(self, report: AgentReport, reply: AgentReply, sent_at: float) -> bool:
@@ -226,6 +239,10 @@ class AgentExchange:
             pass
         elif now - self._reached_at >= self._give_up_secs:
             self._end(HeadGone(f"the head was not reached for {self._give_up_secs:g} s: {error}"))
+        elif now - self._reached_at >= TELL_SECS and self.stage is Stage.ATTACHING and not self._is_told:
+            self._is_told = True
+            secs = f"{now - self._reached_at:.0f} s, and is tried for {self._give_up_secs:g} s"
+            self._news.append(HeadAway(f"the head was not reached for {secs}: {error}"))
         else:
             return False
         return True

@@ -1,7 +1,7 @@
 """The program of a further host: passes orders of the run's supervisor to the host's agent, and events back.
 
 It ends with the run. While the head is away, it kills the roles of this host when its lease is over, and attaches again
-when the head is back. A head that was started anew therefore finds hosts on which no role runs.
+when the head is back. A restarted head therefore finds hosts on which no role runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from hybridsync.core.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_PREEMPTED
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.agents import AgentHello
 from hybridsync.runtime.agent_connection import AgentConnection
-from hybridsync.runtime.agent_exchange import HeadFenced, HeadGone, HeadNews, HeadOrder, HeadRefused, HeadWelcomed
+from hybridsync.runtime.agent_exchange import (
+    HeadAway,
+    HeadFenced,
+    HeadGone,
+    HeadNews,
+    HeadOrder,
+    HeadRefused,
+    HeadWelcomed,
+)
 from hybridsync.runtime.host_agent import HostAgent, HostSpec
 from hybridsync.runtime.host_messages import (
     AwaitEnd,
@@ -156,6 +164,8 @@ class AgentProgram:
                 self._agent.end_roles()
                 self._is_attached = self._awaits_end = False
                 self._head.attach_again()
+            case HeadAway():
+                self._say(news.reason)
             case HeadGone():
                 self._say(f"error: {news.reason}")
                 return EXIT_FAILED

@@ -22,7 +22,7 @@ from hybridsync.runtime.numbered_lines import ReceivedLines, SentLines
 MOST_UNTAKEN = MOST_LINES
 """Events of a session that wait for the supervisor; the agent keeps more of them until there is room."""
 _REMEMBERED = 64
-"""Sessions of a host that are over and known as such: a late copy of their first message takes nobody's place."""
+"""Ended sessions of a host that the head remembers: a late copy of their first message replaces no agent."""
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class Beginning:
         self._deadline = now + self._spec.attach_secs
 
     def group_renewed(self, now: float) -> None:
-        """Take note that the workers are to meet in another group, and wait there anew."""
+        """Take note that the workers are to form another group: the wait for each of them begins again."""
         self._renewed_at = now
         self._lost_at.clear()
 

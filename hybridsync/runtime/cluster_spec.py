@@ -12,6 +12,7 @@ import xxhash
 from hybridsync.cluster.role_assignment import HEAD
 from hybridsync.config.resume_rules import to_json
 from hybridsync.config.run_config import RunConfig
+from hybridsync.core.counted import counted
 from hybridsync.core.errors import ConfigError
 from hybridsync.policies.plan_checks import parsed_plan, sums_among_workers
 
@@ -55,7 +56,8 @@ class ClusterSpec:
         """
         if self.num_hosts > config.workers:
             raise ConfigError(
-                f"--hosts={self.num_hosts} is more than the {config.workers} workers; each host runs one at least"
+                f"--hosts={self.num_hosts} is more than the {counted(config.workers, 'worker')}; each host runs one at "
+                "least: take fewer hosts, or more --workers"
             )
         share = -(-config.workers // self.num_hosts)
         if self.slots and self.slots < share:
@@ -74,7 +76,7 @@ class ClusterSpec:
             return ""
         return (
             "sums between hosts over gloo, which neither encrypts nor asks who calls; say "
-            f"--collectives_network={PRIVATE} where nobody else is on that network, or take a protocol that goes "
+            f"--collectives_network={PRIVATE} if that network has no other users, or take a protocol that goes "
             "through the servers, such as bsp_server"
         )
 

@@ -20,7 +20,7 @@ from hybridsync.core.addresses import socket_path
 from hybridsync.core.errors import NotRunning, WorkdirError, WorkdirTaken
 from hybridsync.core.process_start import boot_id, start_of
 from hybridsync.security.credentials import Credentials
-from hybridsync.storage.durable import FILE_MODE, Fence, unfenced
+from hybridsync.storage.durable import FILE_MODE, LOCK_FILE, Fence, unfenced
 from hybridsync.storage.lock_holder import holder_of
 
 CONTROL_FILE = "control.json"
@@ -88,7 +88,7 @@ def write_control(
 
 
 def remove_control(workdir: Path, fence: Fence = unfenced) -> None:
-    """Say that nobody serves the run any more, unless `fence` tells that another chief does."""
+    """Remove the file of a run that no chief serves any more, unless `fence` tells that another chief does."""
     with contextlib.suppress(OSError, WorkdirTaken):
         fence()
         (workdir / CONTROL_FILE).unlink()
@@ -117,10 +117,12 @@ def _read_control(workdir: Path) -> Control:
     try:
         text = _private_bytes(path)
     except FileNotFoundError:
+        if not os.path.lexists(workdir / LOCK_FILE):
+            raise NotRunning(f"there is no run in {workdir}; name the --workdir of a run") from None
         raise NotRunning(_unreached(workdir)) from None
     try:
         control = _parsed(text)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise NotRunning(f"{path} is damaged ({error!s:.120}); {_unreached(workdir)}") from None
     if not control.is_alive:
         if control.host != socket.gethostname():
@@ -149,9 +151,11 @@ def _parsed(text: bytes) -> Control:
     """Return what a control file says.
 
     Raises:
-      ValueError, TypeError: the file is damaged.
+      ValueError, TypeError, RecursionError: the file is damaged.
     """
     told = json.loads(text)
+    if not isinstance(told, dict):
+        raise ValueError(f"it is {type(told).__name__}, not an object")
     credentials = Credentials.of(told.pop("credentials", None))
     control = Control(**told, credentials=credentials)
     for name, value in told.items():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from hybridsync.core.errors import InvalidMessage
+from hybridsync.core.errors import InvalidMessage, printable
 from hybridsync.runtime.role_pipe import RoleKeys, RoleSpec
+from hybridsync.security.identity import MOST_ID
 
 Key = tuple[str, int]
 """A role and its number among its kind."""
@@ -136,7 +137,9 @@ class Leaving:
 Order = StartRole | KillRole | GiveKeys | ChiefServes | AwaitEnd | EndRun
 Event = Started | Reported | Ended | NotStarted | Leaving
 
-_EXIT_CODES = (-31, 255)  # signals that have a name are negative
+MOST_TEXT_CHARS = 4000
+"""Characters of an event's text that are kept: the head shows it."""
+
 _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("role", "reason", "message"), str),
     **dict.fromkeys(("role_id", "restart_count", "pid", "code", "unit"), int),
@@ -144,6 +147,16 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "lived_secs": (int, float),
     "fields": dict,
 }
+_RANGES: dict[str, tuple[float, float]] = {
+    "role_id": (0, MOST_ID),
+    "restart_count": (0, 1 << 31),
+    "pid": (1, 1 << 31),
+    "code": (-31, 255),  # signals that have a name are negative
+    "unit": (-1, 1 << 62),
+    "lived_secs": (0.0, 1e12),
+}
+_REPORT_TYPES: dict[str, type] = {"error": str, "exit_code": int, "joined": str}
+"""What roles of further hosts report; a role has its error and its exit code in one report."""
 
 _ORDERS = {kind.__name__: kind for kind in (KillRole, ChiefServes, AwaitEnd, EndRun)}
 _EVENTS = {kind.__name__: kind for kind in (Started, Reported, Ended, NotStarted, Leaving)}
@@ -164,17 +177,35 @@ def order_of(line: str) -> Order:
 
 
 def event_of(line: str) -> Event:
-    """Read an event.
+    """Read an event. Its texts come without control characters, which could drive the head's terminal.
 
     Raises:
-      InvalidMessage: the line is not an event.
+      InvalidMessage: the line is not an event, or a value of it is one that no agent sends.
     """
     event = _read(line, "event", _EVENTS)
     values = {each.name: getattr(event, each.name) for each in fields(event)}
-    wrong = [name for name, value in values.items() if not isinstance(value, _TYPES[name])]
-    if wrong or not _EXIT_CODES[0] <= getattr(event, "code", 0) <= _EXIT_CODES[1]:
-        raise InvalidMessage(f"this is no event of a host's agent: {line[:100]!r} ({', '.join(wrong) or 'code'})")
-    return event
+    wrong = [name for name, value in values.items() if not _is_right(name, value)]
+    if wrong:
+        raise InvalidMessage(f"this is no event of a host's agent: {line[:100]!r} ({', '.join(wrong)})")
+    plain: dict[str, Any] = {name: _plain(value) for name, value in values.items() if name in ("reason", "message")}
+    if "error" in values.get("fields", {}):
+        plain["fields"] = {**values["fields"], "error": _plain(values["fields"]["error"])}
+    return replace(event, **plain)
+
+
+def _is_right(name: str, value: Any) -> bool:
+    """Return whether a value of an event has its type, and is one that an agent may send."""
+    if not isinstance(value, _TYPES[name]):
+        return False
+    if name == "fields":
+        known = {key: kind for key, kind in _REPORT_TYPES.items() if key in value}
+        return ("error" in value) == ("exit_code" in value) and all(isinstance(value[key], known[key]) for key in known)
+    least, most = _RANGES.get(name, (value, value))
+    return least <= value <= most
+
+
+def _plain(text: str) -> str:
+    return "\n".join(map(printable, text[:MOST_TEXT_CHARS].splitlines()))
 
 
 def _start_role(spec: dict[str, Any], reason: str) -> StartRole:

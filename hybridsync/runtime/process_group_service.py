@@ -61,7 +61,7 @@ class ProcessGroupService:
         """Return where a worker joins, and the slots of that group.
 
         A worker that has no place in the present group gets a group of its own: it can push and pull at once, and joins
-        the others in the next group. Waiting for it, or beginning anew because of it, would cost the others time.
+        the others in the next group. To wait for it, or to start all again because of it, would cost the others time.
         """
         if slot in self.slots or self.address == NO_GROUP:
             return self.address, self.slots

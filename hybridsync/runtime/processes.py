@@ -5,6 +5,7 @@ Importing this file loads no JAX; a role's own module does, in the fork server.
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import ipaddress
@@ -119,8 +120,8 @@ class Launch:
             local = False
         if not local:
             raise AddressError(
-                f"--bind={self.bind} is refused: it is not a loopback address, and TLS does not exist yet; leave it "
-                "out, for sockets that no other user can reach, or use --bind=127.0.0.1"
+                f"--bind={self.bind} is refused: it is not a loopback address, and a run on one host has no TLS; leave "
+                "it out, for sockets that no other user can reach, or use --bind=127.0.0.1"
             )
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port={self.port} is not a port; use 1 to 65535, or 0 for a free one")
@@ -186,6 +187,8 @@ def supervise(launch: Launch) -> int:
     used = check_workdir(launch.workdir, config, resume=launch.resume, convert_units=launch.convert_units)
     if launch.init_from is not None and used is None:
         check_init_from(launch.init_from, launch.workdir)
+    if launch.cluster is not None and launch.cluster.address != launch.cluster.head.rpartition(":")[0].strip("[]"):
+        check_own_address(launch.cluster.address)  # the head's own address is checked below
     check_port(launch.host, launch.port)
     if launch.metrics_port:
         check_metrics_place(launch.metrics_bind, launch.metrics_port)
@@ -197,6 +200,8 @@ def supervise(launch: Launch) -> int:
         raise WorkdirError(f"cannot write to {launch.workdir}: {error.strerror}; name a writable --workdir") from error
     # Until the last chief has gone: no other launch comes in between two of them.
     with WorkdirLock(workdir, say=say) as lock:
+        if launch.cluster is not None and launch.num_hosts > 1:
+            check_head(launch.cluster.head)  # behind the lock: a head that lives on has both, and its run is named
         return _supervise_locked(launch, lock, num_threads, cache, keys)
 
 
@@ -258,6 +263,7 @@ def attach(launch: Launch, cluster: ClusterSpec) -> int:
     from hybridsync.runtime.agent_program import AgentProgram
     from hybridsync.runtime.wiring.transport import head_transport
 
+    check_own_address(cluster.address)
     folder = cluster.certificates
     files = KeyFiles(
         folder, (AUTHORITY_FILE, f"{HOST}.pem", f"{HOST}.key"), lambda: Credentials.read(folder, HOST), say
@@ -272,6 +278,7 @@ def attach(launch: Launch, cluster: ClusterSpec) -> int:
             version=__version__,
             config_digest=digest,
             session=session,
+            num_hosts=cluster.num_hosts,
         )
 
     spec = HostSpec(
@@ -308,6 +315,46 @@ def check_port(host: str, port: int) -> None:
     except OSError as error:
         raise AddressError(
             f"--port={port} cannot be served on at {host}: {os.strerror(error.errno or 0)}; choose another port, or 0"
+        ) from error
+
+
+def check_head(address: str) -> None:
+    """Check that this host can be the head at an address, before anything is started.
+
+    Args:
+      address: address of the head, host:port.
+
+    Raises:
+      AddressError: the address is another host's, or the port is taken.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        family, *_ = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        socket.create_server((host.strip("[]"), int(port)), family=family).close()
+    except OSError as error:
+        change = (
+            "does another head run on this machine? Name another port to every host"
+            if error.errno == errno.EADDRINUSE
+            else "host 0 is the head: name an address of this machine, or give it the --index that it has"
+        )
+        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise AddressError(f"--head={address} cannot be served on here: {why}; {change}") from error
+
+
+def check_own_address(address: str) -> None:
+    """Check that the roles of this host can serve at its address.
+
+    Raises:
+      AddressError: the address is not this machine's.
+    """
+    try:
+        family, *_ = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+        socket.create_server((address, 0), family=family).close()
+    except OSError as error:
+        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise AddressError(
+            f"--address={address} cannot be served on here: {why}; name the address of this machine at which the other "
+            "hosts reach it, or leave the flag out"
         ) from error
 
 

@@ -114,7 +114,7 @@ class Starts:
             return None
 
     def keep_fork_server(self) -> None:
-        """Have a fork server for the next role that is lost; the run needs none as long as nobody is."""
+        """Have a fork server for the next role that is lost; until then the run needs none."""
         now = SYSTEM_CLOCK.monotonic()
         if now < self._retry_fork_server_at:
             return

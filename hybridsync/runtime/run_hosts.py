@@ -176,7 +176,7 @@ class RunHosts:
         self._sessions.end_session(host, reason)
 
     def end(self, exit_code: int, secs: float) -> str:
-        """Tell the other hosts that the run has ended; returns who has not heard it in time, "" for nobody."""
+        """Tell the other hosts that the run has ended; returns which have not heard it in time, "" for none."""
         if self._sessions is None:
             return ""
         try:

@@ -383,7 +383,7 @@ class Supervisor:
         """Start no other process in a worker's place: the others go on without it, or the chief ends the run.
 
         A process group is complete when every slot of it has joined once, shared memory with the first that has. Until
-        then the others would wait for this one in vain: they begin anew, in a process group without it.
+        then the others would wait for this one in vain: they start again, in a process group without it.
         """
         self._slots = tuple(slot for slot in self._slots if slot != event.id)
         self._outbox.report_lost(event)

@@ -4,7 +4,7 @@
 2. `use` lets the next one sign: all hosts trust it by then.
 3. `end` takes the former one out of `ca.pem`: no host has a certificate of it by then.
 
-After each step every host needs its folder anew, and a running job takes it up. Importing this needs the package
+After each step every host needs its new folder, and a running job takes it up. Importing this needs the package
 `cryptography`.
 """
 

@@ -91,10 +91,10 @@ def check_caller(method: str, caller: Identity) -> None:
     """
     rule = RULES.get(method)
     if rule is None or rule.callers.isdisjoint((caller.role, caller.name)):
-        allowed = " or ".join(sorted(rule.callers)) if rule else "nobody"
+        allowed = f"only {' or '.join(sorted(rule.callers))} may" if rule else "no certificate allows that"
         raise PermissionDenied(
-            f"{method} was called with the certificate of {caller.name}, and only {allowed} may; each process is to "
-            "use the certificate that was issued for it"
+            f"{method} was called with the certificate of {caller.name}, and {allowed}; each process is to use the "
+            "certificate that was issued for it"
         )
 
 

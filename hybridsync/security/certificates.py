@@ -200,7 +200,7 @@ def check_dates(what: str, certificate: str) -> None:
 
 
 def holder_of(certificate: str) -> Identity | None:
-    """Return whom a certificate names; None where it cannot be read, or names nobody that a run knows.
+    """Return whom a certificate names; None if it cannot be read, or names no role of a run.
 
     Args:
       certificate: the certificate, as PEM.

@@ -49,6 +49,6 @@ def _line(holder: str, ends: float) -> str:
     until = datetime.datetime.fromtimestamp(ends, datetime.UTC)
     made = "rotate --folder=DIR" if holder == "the head" else "issue --replace --folder=DIR --host=INDEX --out=DIR"
     return (
-        f"the certificate of {holder} is good until {until:%Y-%m-%d %H:%M} UTC; whoever has to connect anew later is "
-        f"refused: make another one with hybridsync certs {made}"
+        f"the certificate of {holder} is good until {until:%Y-%m-%d %H:%M} UTC; later connections are refused: make "
+        f"another one with hybridsync certs {made}"
     )

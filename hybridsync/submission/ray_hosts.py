@@ -57,7 +57,7 @@ class Host:
         return _ray().util.get_node_ip_address()
 
     def free_port(self) -> int:
-        """Return a port that nobody has at this moment; the head keeps it for the whole run."""
+        """Return a port that is free at this moment; the head keeps it for the whole run."""
         with socket.socket() as free:
             free.bind((self.address(), 0))
             return free.getsockname()[1]

@@ -39,7 +39,7 @@ UNREACHED_SECS = 600.0
 """How long Slurm may give no answer, as while its controller is started again, before the follower gives up."""
 
 LAST_LINES = 20
-"""Lines of the output that are shown of a job that was under way already."""
+"""Lines of the output that are shown of a job that has been submitted before."""
 
 Say = Callable[[str], None]
 

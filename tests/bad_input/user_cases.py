@@ -285,11 +285,11 @@ COMMAND = [
     Given("a start from a folder that is no workdir", ("--init_from=FOLDER", *FRESH, *HERE),
         "init_from names FOLDER, which holds no checkpoints; name the workdir of a run"),
     Given("an address that others reach", ("--bind=0.0.0.0",),
-        r"--bind=0\.0\.0\.0 is refused: it is not a loopback address, and TLS does not exist yet; leave it out, for "
-        r"sockets that no other user can reach, or use --bind=127\.0\.0\.1"),
+        r"--bind=0\.0\.0\.0 is refused: it is not a loopback address, and a run on one host has no TLS; leave it out, "
+        r"for sockets that no other user can reach, or use --bind=127\.0\.0\.1"),
     Given("an address that is none", ("--bind=here",),
-        r"--bind=here is refused: it is not a loopback address, and TLS does not exist yet; leave it out, for "
-        r"sockets that no other user can reach, or use --bind=127\.0\.0\.1"),
+        r"--bind=here is refused: it is not a loopback address, and a run on one host has no TLS; leave it out, "
+        r"for sockets that no other user can reach, or use --bind=127\.0\.0\.1"),
     Given("a port that is none", ("--port=65536",),
         "--port=65536 is not a port; use 1 to 65535, or 0 for a free one"),
     Given("a port for metrics that is none", ("--metrics_port=65536",),

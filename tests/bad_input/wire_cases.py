@@ -645,6 +645,8 @@ HEAD = [
     Wire("an agent with another configuration", attach(session="2" * 32, config_digest="beef"), INVALID, "ConfigError",
         r"the agent of host 1 \(node1\) has the configuration beef, the head c0ffee; give every host the same "
         "configuration file and --set"),
+    Wire("an agent that was told of more hosts", attach(session="2" * 32, num_hosts=4), INVALID, "ConfigError",
+        r"the agent of host 1 \(node1\) was told of 4 hosts, and the head of 3; give every host the same --hosts"),
     Wire("an agent of another version", attach(session="2" * 32, version="9.9"), STALE, "VersionMismatch",
         rf"the agent of host 1 \(node1\) runs hybridsync 9.9, the head {__version__}; install one version .*"),
     Wire("an agent without slots", attach(session="2" * 32, slots=0), INVALID, "InvalidMessage",

@@ -31,7 +31,7 @@ REFUSED = [
     (["--cluster=ssh", "--hosts=/nowhere/h"], "--hosts=/nowhere/h cannot be read: No such file or directory;"),
     (["--cluster=ssh", "--hosts=HOSTS"], "--certs is missing; make certificates with: hybridsync certs init"),
     (["--cluster=ssh", "--hosts=HOSTS", "--certs=c", "--plan=bsp"], "bsp sums between hosts over gloo, which neither"),
-    (["--cluster=ssh", "--hosts=HOSTS", "--certs=c", "--workers=1"], "--hosts=2 is more than the 1 workers; each host"),
+    (["--cluster=ssh", "--hosts=HOSTS", "--certs=c", "--workers=1"], "--hosts=2 is more than the 1 worker; each host"),
     (["--cluster=ssh", "--hosts=HOSTS", "--runtime=inprocess"], "--runtime=inprocess is for one machine, and this is"),
     (["--cluster=ssh", "--hosts=HOSTS", "--certs=c", "--bind=127.0.0.1"], "--bind=127.0.0.1 is for one host; on"),
     (

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from hybridsync.security.certificates import Authority
+from hybridsync.security.identity import HEAD, HOST
 from tests.multiprocess.job import ROOT
 
 NAMED_LOOPBACK = """
@@ -65,3 +68,47 @@ def test_a_head_by_a_name_that_is_loopback_to_itself_is_refused(tmp_path: Path) 
     done = host(*flags, program=("-c", NAMED_LOOPBACK))
     assert done.returncode == 1
     assert "--head=node-a:4711 is 127.0.1.1 to this host, which others do not reach" in done.stderr
+
+
+def head_at(address: str, tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Be the head at an address, with certificates and more flags."""
+    authority = Authority.create(tmp_path / "certs")
+    authority.issue(HEAD).write(tmp_path / "certs", HEAD)
+    place = (f"--head={address}", "--index=0", "--hosts=2", f"--certs={tmp_path / 'certs'}", "--plan=asp")
+    return host(*place, *flags, f"--workdir={tmp_path / 'run'}")
+
+
+def test_a_head_whose_port_is_taken_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = head_at(address, tmp_path)
+    (said,) = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert said.startswith(
+        f"error: --head={address} cannot be served on here: Address already in use; does another head"
+    )
+    assert not (tmp_path / "run" / "logs").exists()
+
+
+@pytest.mark.parametrize("flags", [(), ("--address=127.0.0.1",)], ids=["no address", "another address"])
+def test_a_head_at_an_address_of_another_host_is_refused(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    done = head_at("192.0.2.1:4711", tmp_path, *flags)
+    (said,) = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert said.startswith(
+        "error: --head=192.0.2.1:4711 cannot be served on here: Cannot assign requested address; host 0"
+    )
+    assert not (tmp_path / "run" / "logs").exists()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_an_address_that_is_not_this_host_s_is_refused(tmp_path: Path, index: int) -> None:
+    authority = Authority.create(tmp_path / "certs")
+    role = HOST if index else HEAD
+    authority.issue(role, index).write(tmp_path / "certs", role)
+    place = ("--head=127.0.0.1", f"--index={index}", "--hosts=2", f"--certs={tmp_path / 'certs'}", "--plan=asp")
+    done = host(*place, "--address=192.0.2.1", f"--workdir={tmp_path / 'run'}")
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "error: --address=192.0.2.1 cannot be served on here: Cannot assign requested address;"
+    )

@@ -17,7 +17,9 @@ from hybridsync.core.errors import (
 from hybridsync.interfaces.agents import AgentReply, AgentWelcome
 from hybridsync.runtime.agent_exchange import (
     MOST_REFUSED,
+    TELL_SECS,
     AgentExchange,
+    HeadAway,
     HeadFenced,
     HeadGone,
     HeadOrder,
@@ -82,7 +84,10 @@ def test_nothing_of_a_session_that_is_over_is_left(agent: AgentExchange) -> None
 
 @pytest.mark.parametrize("error", [RoleLost("away"), WaitTimeout("slow")])
 def test_a_head_that_is_away_is_tried_again_until_it_is_given_up(new: AgentExchange, error: HybridSyncError) -> None:
-    assert not new.failed(FIRST, error, NOW + GIVE_UP_SECS - 0.01)
+    assert not new.failed(FIRST, error, NOW + TELL_SECS - 0.01)
+    assert new.failed(FIRST, error, NOW + TELL_SECS)
+    assert new.take() == [HeadAway(f"the head was not reached for 10 s, and is tried for 30 s: {error}")]
+    assert not new.failed(FIRST, error, NOW + GIVE_UP_SECS - 0.01), "the user is told twice"
     assert new.failed(FIRST, error, NOW + GIVE_UP_SECS)
     assert new.take() == [HeadGone(f"the head was not reached for 30 s: {error}")]
     assert new.stage is Stage.OVER and not new.failed(FIRST, error, NOW + 99)
@@ -93,7 +98,8 @@ def test_the_lease_ends_before_the_head_is_given_up(agent: AgentExchange) -> Non
     assert agent.failed(FIRST, RoleLost("away"), NOW + LEASE_SECS)
     assert isinstance(agent.take()[0], HeadFenced)
     agent.attach_again(SECOND)
-    assert not agent.failed(SECOND, RoleLost("away"), NOW + GIVE_UP_SECS - 1)
+    assert agent.failed(SECOND, RoleLost("away"), NOW + GIVE_UP_SECS - 1)
+    assert isinstance(agent.take()[0], HeadAway)
     assert agent.failed(SECOND, RoleLost("away"), NOW + GIVE_UP_SECS)
     assert isinstance(agent.take()[0], HeadGone)
 

@@ -80,6 +80,7 @@ def test_an_agent_is_taken_in_once_and_a_repeat_is_answered_the_same(head: Agent
         ({"config_digest": "beef"}, ConfigError, rf"host 1 \(node1\) has the configuration beef, the head {DIGEST};"),
         ({"config_digest": ""}, ConfigError, r"has the configuration \(none\), the head"),
         ({"version": "9.9.1"}, VersionMismatch, r"host 1 \(node1\) runs hybridsync 9.9.1, the head 0"),
+        ({"num_hosts": 2}, ConfigError, r"host 1 \(node1\) was told of 2 hosts, and the head of 3; give every host"),
         ({"slots": 0}, InvalidMessage, r"has 0 slots; have 1 to"),
         ({"slots": 2**62}, InvalidMessage, r"has 4611686018427387904 slots; have 1 to"),
         ({"address": ""}, InvalidMessage, r"has the address ''; name the host"),

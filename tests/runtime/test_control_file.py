@@ -92,7 +92,7 @@ def test_a_link_is_no_control_file(tmp_path: Path, sockets: Path) -> None:
         read_control(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"address": 1}'])
+@pytest.mark.parametrize("text", ["", "[]", "5", "null", "[" * 60_000, "{}", '{"address": 1}'])
 def test_a_damaged_file_leads_nowhere_and_names_no_process_where_there_is_none(
     tmp_path: Path, sockets: Path, text: str
 ) -> None:
@@ -152,7 +152,7 @@ def test_the_lock_itself_says_who_has_the_workdir(tmp_path: Path) -> None:
 
 
 def test_a_run_without_the_file_is_not_running_or_not_to_be_reached(tmp_path: Path) -> None:
-    with pytest.raises(NotRunning, match="is not running"):
+    with pytest.raises(NotRunning, match=r"there is no run in .*; name the --workdir of a run"):
         read_control(tmp_path)
     with (
         WorkdirLock(tmp_path),

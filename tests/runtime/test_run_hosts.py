@@ -18,7 +18,9 @@ from hybridsync.runtime.host_messages import (
     Event,
     KillRole,
     Leaving,
+    NotStarted,
     Order,
+    Reported,
     Started,
     StartRole,
     order_of,
@@ -165,6 +167,13 @@ def test_an_order_for_a_session_that_is_over_reaches_nobody(head: Head) -> None:
         "[" * 30_000,
         to_line(replace(ENDED, code=-40)),
         to_line(ENDED).replace(f'"pid": {ENDED.pid}', '"pid": "seven"'),
+        to_line(replace(STARTED, pid=1 << 70)),  # the chief could not be told
+        to_line(replace(STARTED, restart_count=-1)),
+        to_line(replace(ENDED, unit=1 << 70)),
+        to_line(replace(ENDED, lived_secs=float("nan"))),
+        to_line(Reported("worker", 2, 77, {"error": "it failed"})),
+        to_line(Reported("worker", 2, 77, {"error": "it failed", "exit_code": "1"})),
+        to_line(Reported("worker", 2, 77, {"joined": ["10.0.0.0:1"]})),
     ],
 )
 def test_an_agent_that_says_what_is_no_event_loses_its_session_and_nobody_else_does(head: Head, line: str) -> None:
@@ -175,6 +184,20 @@ def test_an_agent_that_says_what_is_no_event_loses_its_session_and_nobody_else_d
     assert host == 1 and isinstance(lost, HostLost) and "no event of a host's agent" in lost.reason
     with pytest.raises(StaleAgent):
         head.sessions.exchange(report(first=1))
+
+
+def test_the_words_of_another_host_do_not_drive_the_head_s_terminal(head: Head) -> None:
+    head.sessions.attach(hello())
+    said = "\x1b]0;taken\x07\x1b[2J first\nsecond " + "x" * 9000
+    failed = Reported("worker", 2, 77, {"error": said, "exit_code": 70})
+    head.sessions.exchange(report(to_line(failed), to_line(NotStarted("worker", 3, said)), to_line(Leaving(said))))
+    (_, joined), (_, reported), (_, not_started) = head.wait()
+    ((_, lost),) = head.wait()
+    assert isinstance(joined, HostJoined) and isinstance(reported, Reported)
+    assert isinstance(not_started, NotStarted) and isinstance(lost, HostLost)
+    for text in (reported.fields["error"], not_started.message, lost.reason):
+        assert text.splitlines()[0] == r"\x1b]0;taken\x07\x1b[2J first" and "\x1b" not in text
+        assert len(text) < 4100
 
 
 def test_the_end_is_told_to_all_and_who_does_not_hear_it_is_named(head: Head) -> None:

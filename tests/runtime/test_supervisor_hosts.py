@@ -6,6 +6,8 @@ import os
 import signal
 from typing import Any
 
+import pytest
+
 from hybridsync.interfaces.messages import STARTED_FIRST
 from hybridsync.runtime.crash_loop import MAX_FAILURES
 from tests.runtime.supervised import Begin, Run
@@ -206,3 +208,25 @@ def test_a_worker_whose_host_is_cut_off_again_and_again_is_not_the_one_that_fail
         run.agent(1, pid=pid, knew_chief=True, **ended)
         assert not heard(run, call="role_lost", pid=pid)["quarantined"]
     assert ordered(run)["spec"]["restart_count"] == MAX_FAILURES
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "Reported", "fields": {"error": "it failed"}},
+        {"kind": "Ended", "code": -9, "lived_secs": 1.0, "unit": 1 << 70, "knew_chief": True},
+    ],
+    ids=["half a report", "a unit above all"],
+)
+def test_a_host_that_says_what_no_agent_says_is_lost_and_the_run_goes_on(begin: Begin, fields: dict[str, Any]) -> None:
+    run = begin({}, **TWO_HOSTS)
+    run.agent(1, attach=1)
+    start_as_ordered(run)
+    until_started(run, PID)
+    run.agent(1, role="worker", role_id=1, pid=PID, **fields)
+    assert "host 1 is lost" in heard(run, call="role_lost", id=1)["reason"]
+    run.agent(1, attach=1)
+    start_as_ordered(run, PID + 1)
+    until_started(run, PID + 1)
+    end(run)
+    assert run.end()[0] == 0

@@ -47,7 +47,7 @@ def test_a_row_that_names_its_sender_is_of_a_message_that_does() -> None:
 
 def test_a_method_without_a_row_is_nobodys() -> None:
     for role in ROLES:
-        with pytest.raises(PermissionDenied, match=r"Chief/Format was called .* only nobody may"):
+        with pytest.raises(PermissionDenied, match=r"Chief/Format was called .* and no certificate allows that"):
             check_caller("Chief/Format", Identity("r", role, 0))
 
 

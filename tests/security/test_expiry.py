@@ -14,7 +14,7 @@ def test_a_certificate_that_ends_soon_is_told_of_once() -> None:
     assert expiries.due(ENDS["early"] - SOON_SECS) == []
     (line,) = expiries.due(ENDS["early"] - SOON_SECS + 1)
     assert line.startswith(
-        "the certificate of the head is good until 1970-01-12 13:46 UTC; whoever has to connect anew"
+        "the certificate of the head is good until 1970-01-12 13:46 UTC; later connections are refused"
     )
     assert line.endswith("hybridsync certs rotate --folder=DIR")
     assert expiries.due(ENDS["early"] + 1) == []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -329,3 +331,49 @@ def test_nothing_of_a_refused_push_is_kept(authority: Authority) -> None:
         with pytest.raises(grpc.RpcError, match=r"a call has reached the role"):
             list(stream(iter(messages("Shard/Stage", worker=2)), timeout=SECS, metadata=((TOKEN_KEY, TOKEN),)))
     assert role.seen == ["stage"]
+
+
+SERVED = """
+import sys
+from hybridsync.security.certificates import Authority
+from hybridsync.security.keyring import Keyring
+from hybridsync.transport.grpc.channels import make_server
+
+server, address = make_server([], keys=Keyring("secret", Authority.made().issue("chief")))
+server.start()
+print(address, flush=True)
+sys.stdin.read()
+server.stop(None).wait()
+"""
+
+
+def test_refused_handshakes_write_nothing_to_the_log_of_a_role(tmp_path: Path) -> None:
+    without = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    without.check_hostname, without.verify_mode = False, ssl.CERT_NONE
+    environ = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    with (
+        open(tmp_path / "log", "wb") as log,
+        subprocess.Popen(
+            [sys.executable, "-c", SERVED],
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as role,
+    ):
+        assert role.stdin is not None and role.stdout is not None
+        host, _, port = role.stdout.readline().strip().rpartition(":")
+        for _ in range(20):
+            with socket.create_connection((host, int(port)), SECS) as plain:
+                plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                assert plain.recv(1) in (b"", b"\x15"), "it is answered as by TLS"
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection((host, int(port)), SECS) as plain,
+                without.wrap_socket(plain) as unnamed,
+            ):
+                assert unnamed.recv(1) == b"", "a caller without a certificate is served"
+        role.stdin.close()
+        assert role.wait(SECS) == 0
+    assert (tmp_path / "log").read_text() == ""

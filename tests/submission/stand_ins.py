@@ -19,13 +19,17 @@ for word; do [[ $word == --certs=*/[0-9] ]] && index=${word##*/}; done
 printf '%s|' "$@" "$HYBRIDSYNC_HEAD" >>"$FAKE/calls.$index"; echo >>"$FAKE/calls.$index"
 read -r code <"$FAKE/codes.$index"; sed -i 1d "$FAKE/codes.$index"
 echo "the agent $index runs in $PWD"
-if [[ $code == save ]]; then
-  trap 'kill $!; exit 75' TERM; echo $$ >"$FAKE/pid.$index"; sleep 60 & wait
+if [[ $code == save || $code == die || $code == train ]]; then
+  [[ $code == die ]] && end=137 || end=75
+  trap 'kill $!; exit $end' TERM; echo $$ >"$FAKE/pid.$index"
+  [[ $code == train ]] && secs=6 || secs=60
+  sleep $secs & wait
+  code=0
 fi
 exit "$code"
 """
-"""Ends as its host's file of codes says, a line a life; `save` waits for SIGTERM and ends with 75. The first `stop`
-comes too early."""
+"""Ends as its host's file of codes says, a line a life. `save` waits for SIGTERM and ends with 75, `die` with 137;
+`train` does as `save`, but completes after 6 s. The first `stop` comes too early."""
 
 SBATCH = r"""#!/bin/bash
 printf '%s\n' "$@" >"$FAKE/sbatch"
@@ -62,7 +66,8 @@ esac
 PROGRAMS = {
     "hybridsync": HYBRIDSYNC,
     "python-of-hosts": '#!/bin/bash\n[[ "$1 $2" == "-m hybridsync" ]] && shift 2 && exec hybridsync "$@"\n',
-    "ssh": "#!/bin/bash\nwhile [[ $1 == -* ]]; do [[ $1 == -o ]] && shift; shift; done\n"
+    "ssh": "#!/bin/bash\n[[ -e $FAKE/unreached ]] && exit 255\n"
+    "while [[ $1 == -* ]]; do [[ $1 == -o ]] && shift; shift; done\n"
     'shift\ncd / && exec env --default-signal=TERM,HUP bash -c "$1"\n',  # another host's processes ignore nothing
     "srun": '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nexec env --default-signal=TERM "$@"\n',
     "sbatch": SBATCH,

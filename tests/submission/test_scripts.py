@@ -113,6 +113,70 @@ def test_a_script_whose_whole_group_is_asked_to_end_saves_the_run(script: Path, 
     assert job.returncode == 75, printed
 
 
+def test_an_agent_that_dies_while_the_run_is_to_be_saved_is_not_started_again(script: Path, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, head="die 0", other="save")
+    with started(cluster, script) as job:
+        wait_for(tmp_path / "pid.0", tmp_path / "pid.1")
+        job.send_signal(signal.SIGINT)
+        printed, _ = job.communicate(timeout=30)
+    assert (job.returncode, len(cluster.calls(0))) == (70, 1), printed
+    assert re.search(r"^error: the agent of \S+ ended with 137 while the run was to be saved; run it", printed, re.M)
+
+
+def end_of_script_with_an_agent_left(cluster: Cluster, script: Path) -> tuple[int, str]:
+    """Run a script whose other host's agent does not end by itself; returns its exit code and what it printed."""
+    with started(cluster, script) as job:
+        try:
+            job.wait(timeout=25)
+        finally:
+            wait_for(cluster.folder / "pid.1")
+            os.kill(int((cluster.folder / "pid.1").read_text()), signal.SIGTERM)
+        printed, _ = job.communicate(timeout=30)
+    return job.returncode, printed
+
+
+def test_a_script_whose_head_is_refused_does_not_wait_for_agents_that_look_for_it(script: Path, tmp_path: Path) -> None:
+    code, printed = end_of_script_with_an_agent_left(Cluster(tmp_path, head="1", other="save"), script)
+    assert code == 1, printed
+
+
+def test_a_head_that_ssh_does_not_reach_ends_the_script(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, head="0", other="0")
+    (tmp_path / "unreached").touch()
+    code, printed = run(cluster, SSH)
+    assert (code, (tmp_path / "calls.0").exists()) == (1, False), printed
+    assert re.search(r"^error: ssh does not reach the head, 10\.0\.0\.1; correct \S+/hosts, or let", printed, re.M)
+
+
+def test_a_head_that_ssh_has_lost_may_train_on_and_have_the_workdir(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, head="255 1 0", other="0")
+    code, printed = run(cluster, SSH, "HYBRIDSYNC_PAUSE=0")
+    assert (code, len(cluster.calls(0))) == (0, 3), printed
+    assert "is it the former head that has the workdir?" in printed
+
+
+def test_a_host_that_is_refused_from_the_start_ends_the_job(script: Path, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, head="save", other="1")
+    code, printed = run(cluster, script)
+    assert (code, len(cluster.calls(1))) == (1, 1), printed
+    assert re.search(r"^error: the job has ended, because a (host|node) was refused", printed, re.M), printed
+    assert not (tmp_path / "requeued").exists()
+
+
+def test_a_host_that_is_refused_later_ends_no_job(script: Path, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, head="train", other="1")  # its certificate was revoked
+    code, printed = run(cluster, script, "SECONDS=60")  # so long ago bash started, as it says
+    assert code == 0, printed
+
+
+def test_an_address_of_ipv6_has_brackets_where_a_port_follows(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, head="0", other="0")
+    (tmp_path / "hosts").write_text("fd00::1\nfd00::2\n")
+    code, printed = run(cluster, SSH)
+    assert code == 0, printed
+    assert cluster.calls(1)[0][1:5] == ["--head=[fd00::1]:4711", "--index=1", "--hosts=2", "--address=fd00::2"]
+
+
 def test_a_terminal_that_closes_saves_the_run_on_hosts_by_ssh(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, head="save", other="save")
     with started(cluster, SSH) as job:

@@ -713,7 +713,7 @@ class StatusReply(_message.Message):
     def __init__(self, exit: _Optional[str] = ..., phase: _Optional[int] = ..., protocol: _Optional[str] = ..., reason: _Optional[str] = ..., end_units: _Optional[int] = ..., ordered: _Optional[str] = ..., is_stopping: _Optional[bool] = ..., workload: _Optional[int] = ..., issued: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., outstanding: _Optional[int] = ..., rolled_back: _Optional[int] = ..., seconds: _Optional[float] = ..., num_switches: _Optional[int] = ..., stall_secs: _Optional[float] = ..., restarts: _Optional[int] = ..., checkpoint_units: _Optional[int] = ..., checkpoint_age_secs: _Optional[float] = ..., checkpoint_bytes: _Optional[int] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., hosts: _Optional[_Iterable[_Union[HostUnits, _Mapping]]] = ...) -> None: ...
 
 class AgentHello(_message.Message):
-    __slots__ = ("host", "index", "address", "slots", "version", "config_digest", "session")
+    __slots__ = ("host", "index", "address", "slots", "version", "config_digest", "session", "num_hosts")
     HOST_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -721,6 +721,7 @@ class AgentHello(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CONFIG_DIGEST_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    NUM_HOSTS_FIELD_NUMBER: _ClassVar[int]
     host: str
     index: int
     address: str
@@ -728,7 +729,8 @@ class AgentHello(_message.Message):
     version: str
     config_digest: str
     session: str
-    def __init__(self, host: _Optional[str] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., slots: _Optional[int] = ..., version: _Optional[str] = ..., config_digest: _Optional[str] = ..., session: _Optional[str] = ...) -> None: ...
+    num_hosts: int
+    def __init__(self, host: _Optional[str] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., slots: _Optional[int] = ..., version: _Optional[str] = ..., config_digest: _Optional[str] = ..., session: _Optional[str] = ..., num_hosts: _Optional[int] = ...) -> None: ...
 
 class AgentWelcome(_message.Message):
     __slots__ = ("lease_secs",)

@@ -52,7 +52,7 @@ class TcpSession(LinkSession):
         self._lanes, self._contributions = lanes, contributions
         self._sizes = services.contribution_bytes, *services.narrow_bytes
         self._coming: int | None = None
-        """Bytes of the caller's buffer that were not received yet; None where nobody knows."""
+        """Bytes of the caller's buffer that were not received yet; None if that is not known."""
         self._lent: BufferView | None = None
         self._arrival: Callable[[], None] = _at_once
 
