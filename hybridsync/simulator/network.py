@@ -220,11 +220,11 @@ class Insisting:
         if self._call != number or self._is_stale(self._try, number, push, num_bytes, call, message, then):
             return
 
-        def reply(answer: Any, parameters: Any) -> None:
-            if self._call != number or self._is_stale(reply, answer, parameters):
+        def reply(outcome: Any) -> None:
+            if self._call != number or self._is_stale(reply, outcome):
                 return
             self._call += 1
-            then(answer, parameters)
+            then(outcome)
 
         self._network.to_server(push, num_bytes, call, *message, reply)
         self._loop.after(self._retry_secs, self._try, number, push, num_bytes, call, message, then)
