@@ -45,7 +45,8 @@ class ServerCalls:
     def push_pull(self, gradient: Any) -> CallServer:
         """Return the request that pushes a gradient."""
         units, base, contribution = gradient
-        return CallServer("push_pull", self.push_of(units, base), contribution)
+        push = Push(*self._who, units, base, restart_count=self.restart_count)  # hot path: `push_of` without a call
+        return CallServer("push_pull", push, contribution)
 
     def push(self, gradient: Any, newest: int) -> CallServer:
         """Return the request that pushes a gradient and asks for no parameters; `newest` names the newest known."""

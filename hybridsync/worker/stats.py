@@ -9,7 +9,6 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -52,14 +51,14 @@ class WorkerRecorder:
 
     def __init__(self, worker: int, clock: Clock, keep_spans: bool, keep_unit_secs: bool = False) -> None:
         self._worker, self._keep_spans, self._keep_unit_secs = worker, keep_spans, keep_unit_secs
-        self.clock = clock
+        self.clock, self._now = clock, clock.monotonic
         self.incarnation = 0
         self.phase_id: PhaseId = NO_PHASE
         self.completed = 0
-        self._at = ("", clock.monotonic())  # one value: the heartbeat never reads half of a change
+        self._at = ("", self._now())  # one value: the heartbeat never reads half of a change
         self._usual_secs, self._has_usual = 0.0, False
         self._lock = threading.Lock()
-        self._happened: deque[Callable[[], None]] = deque()
+        self._happened: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._spans: list[tuple[str, str, float, float, int, int]] = []
         self._losses: list[Any] = []
         self._applied, self._dropped = UnitSet(), ()
@@ -88,15 +87,19 @@ class WorkerRecorder:
             self.turn_to("")
         self._unit_limit = UnitLimit()  # another mode computes with another program, which may have to be compiled
 
-    def turn_to(self, doing: str) -> None:
-        """Note what the training thread is at from now on: `COMPUTING`, `WAITING` or ""."""
-        self._at = doing, self.clock.monotonic()
+    def turn_to(self, doing: str) -> float:
+        """Note what the training thread is at from now on: `COMPUTING`, `WAITING` or ""; returns the time."""
+        now = self._now()
+        self._at = doing, now
+        return now
 
-    def computing(self, unit: int) -> None:
-        """Note that the computation of `unit` begins."""
-        self.turn_to(COMPUTING)
+    def computing(self, unit: int) -> float:
+        """Note that the computation of `unit` begins; returns when."""
+        started = self._now()
+        self._at = COMPUTING, started
         self._piece = self.watchdog.begin(f"unit {unit}", self._unit_limit.secs)
         self.at_unit(unit)
+        return started
 
     def emulating(self) -> None:
         """Note that the computation has ended. Its emulated device goes on: it is slow on purpose and never hangs."""
@@ -106,23 +109,25 @@ class WorkerRecorder:
 
     def compute(self, category: str, started: float, ended: float, loss: Any) -> None:
         """Note one unit's local computation, which has ended; `loss` is None where none was computed."""
+        self._at = "", ended
         self.at_unit(-1)
         self.watchdog.end(self._piece)
         self._unit_limit.record(ended - started)
-        self._happened.append(partial(self._computed, category, started, ended - started, loss))
+        self._happened.append((self._computed, (category, started, ended - started, loss)))
         if len(self._happened) > MOST_HAPPENED:
             with self._lock:
                 self._take_in()
 
     def wait(self, name: str, category: str, started: float, ended: float) -> None:
         """Note time in which this worker waited for others or for a transfer."""
-        self._happened.append(partial(self._has_waited, name, category, started, ended - started))
+        self._happened.append((self._has_waited, (name, category, started, ended - started)))
 
     def _take_in(self) -> None:
         """Take in what has happened, in its order; called under the lock."""
         happened = self._happened
         while happened:
-            happened.popleft()()
+            take_in, values = happened.popleft()
+            take_in(*values)
 
     def _computed(self, category: str, started: float, secs: float, loss: Any) -> None:
         self._compute_secs += secs
@@ -162,7 +167,7 @@ class WorkerRecorder:
 
     def moved(self, sent_bytes: int, received_bytes: int) -> None:
         """Note gradients and states that this worker has sent and received, as they travel."""
-        self._happened.append(partial(self._has_moved, sent_bytes, received_bytes))
+        self._happened.append((self._has_moved, (sent_bytes, received_bytes)))
 
     def _has_moved(self, sent_bytes: int, received_bytes: int) -> None:
         self._sent_bytes += sent_bytes
@@ -186,7 +191,7 @@ class WorkerRecorder:
 
     def step(self, started: float, ended: float, num_units: int) -> None:
         """Note one completed lock-step step."""
-        self._happened.append(partial(self._has_stepped, started, ended - started, num_units))
+        self._happened.append((self._has_stepped, (started, ended - started, num_units)))
 
     def _has_stepped(self, started: float, secs: float, num_units: int) -> None:
         self._stepped = True
@@ -239,7 +244,7 @@ class WorkerRecorder:
             doing=doing,
             spans=tuple(Span(*span) for span in spans),
             unit_secs=tuple(unit_secs),
-            doing_secs=self.clock.monotonic() - since if doing else 0.0,
+            doing_secs=self._now() - since if doing else 0.0,
             usual_secs=usual_secs,
             sent_bytes=moved[0],
             received_bytes=moved[1],
