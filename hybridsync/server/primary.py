@@ -366,8 +366,8 @@ class Primary:
 
     def _release(self) -> None:
         """Wake the threads whose calls have ended."""
-        self._core.release()
-        self._condition.notify_all()
+        if self._core.release():
+            self._condition.notify_all()
 
     def _held(self) -> StateVersion:
         return StateVersion(self.phase_id, len(self._sequencer.count.applied), self._sequencer.sequence, self._entered)

@@ -105,6 +105,11 @@ class EventDriver:
       is_over: the engine has ended or was revoked: what comes now is not for it any more.
     """
 
+    __slots__ = (
+        *("_beside", "_carriers", "_gradient", "_io", "_loop", "_revoked", "_wire"),
+        *("is_over", "leases", "phase", "simulated", "worker"),
+    )
+
     def __init__(
         self, worker: Worker, phase: Phase, engine: Engine, carriers: Callable[[EventDriver], Carriers]
     ) -> None:

@@ -29,6 +29,8 @@ class Allotment:
       final: nothing will follow what is here.
     """
 
+    __slots__ = ("_calm_until", "_low_at", "_one_by_one", "_stream", "final", "known", "position")
+
     def __init__(self) -> None:
         self._stream = UnitStream()
         self._low_at = self._calm_until = 0
@@ -88,6 +90,8 @@ class LeaseQueue(Allotment):
       called: the last `next` brought no units because all members are called to a full synchronisation; those that came
         with the call are for the next one.
     """
+
+    __slots__ = ("_ahead", "_member", "_renewal", "_say_idle", "_takes_fewer", "called")
 
     def __init__(
         self,

@@ -42,6 +42,8 @@ class PhaseMember:
       now: returns monotonic seconds.
     """
 
+    __slots__ = ("incarnation", "now", "phase", "protocol", "recorder", "worker")
+
     def __init__(self, worker: int, phase: Phase, recorder: WorkerRecorder) -> None:
         self.worker, self.phase, self.recorder = worker, phase, recorder
         self.protocol = phase.protocol

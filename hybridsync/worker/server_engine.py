@@ -24,6 +24,8 @@ class ServerEngine:
       leases: units that the worker was given.
     """
 
+    __slots__ = ("_calls", "_member", "_numerics", "leases")
+
     def __init__(self, member: PhaseMember, numerics: Numerics, *, ahead: bool) -> None:
         self._member, self._numerics = member, numerics
         self._calls = ServerCalls(member)
