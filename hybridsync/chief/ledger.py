@@ -141,12 +141,10 @@ class Ledger:
     def record_applied(self, ranges: Iterable[Range]) -> None:
         """Note units as applied; units already noted, or dropped, are ignored."""
         ranges = [*ranges]
-        self._credit(ranges)  # first: the next lines forget their holders
         if self._waiting or any(stop > self._issued for _, stop in ranges):
             for start, stop in ranges:
-                self._settle(start, stop)
-        else:
-            self._leased.discard(ranges)
+                self._stop_waiting(start, stop)
+        self._credit(self._leased.discard(ranges))
         if not self._dropped:
             self._applied.update(ranges)
             return
@@ -156,10 +154,9 @@ class Ledger:
             self._dropped = self._dropped.difference(known)
         self._applied.update(units.difference(self._dropped))
 
-    def _credit(self, ranges: Iterable[Range]) -> None:
-        for start, stop in ranges:
-            for holder, count in self._leased.owners(start, stop).items():
-                self._credits[holder] = self._credits.get(holder, 0) + count
+    def _credit(self, counts: dict[str, int]) -> None:
+        for holder, count in counts.items():
+            self._credits[holder] = self._credits.get(holder, 0) + count
 
     def take_credits(self) -> dict[str, int]:
         """Return and forget how many units of each holder were applied while it had them leased."""
@@ -173,7 +170,8 @@ class Ledger:
         """
         if unit in self._dropped:
             return False
-        self._settle(unit, unit + 1)
+        self._stop_waiting(unit, unit + 1)
+        self._leased.discard_range(unit, unit + 1)
         self._applied.discard_range(unit, unit + 1)
         self._dropped.add(unit)
         return True
@@ -205,7 +203,7 @@ class Ledger:
         """
         held, gone = UnitSet(applied), UnitSet(self.all_dropped(applied, dropped))
         lost = len(self._applied.difference(held).difference(gone))
-        self._credit(held.difference(self._applied).ranges())
+        self._credit(self._leased.discard(held.difference(self._applied).ranges()))
         self._issued = max([self._issued, *(stop for _, stop in (*held.ranges(), *gone.ranges()))])
         self._applied, self._dropped, self._leased = held, gone, UnitMap()
         whole = UnitSet([(0, self._issued)]) if self._issued else UnitSet()
@@ -285,10 +283,9 @@ class Ledger:
             rolled_back=saved["rolled_back"],
         )
 
-    def _settle(self, start: int, stop: int) -> None:
-        """Take units out of the outstanding ones: their end is known."""
+    def _stop_waiting(self, start: int, stop: int) -> None:
+        """Have units wait no longer to be leased: their end is known."""
         if stop > self._issued:  # issued by a chief that was lost, to a worker that this one has not heard of
             self._waiting.add_range(self._issued, stop)
             self._issued = stop
         self._waiting.discard_range(start, stop)
-        self._leased.discard_range(start, stop)

@@ -19,6 +19,9 @@ class Doing:
     phase_id: PhaseId = NO_PHASE
 
 
+NOTHING = Doing()
+
+
 @dataclass
 class PhaseMembership:
     """Follows the roles of one phase; the next phase begins with a new one.
@@ -74,7 +77,8 @@ class PhaseMembership:
 
     def outstanding(self, members: tuple[int, ...], live: tuple[int, ...]) -> list[int]:
         """Return the live workers among the phase's `members` that have not come back, entered or not."""
-        return [worker for worker in live if worker in members and worker not in self.back]
+        inside = set(members)  # a tuple would be searched for each of them
+        return [worker for worker in live if worker in inside and worker not in self.back]
 
     def outside(self, live: tuple[int, ...]) -> list[int]:
         """Return the live workers that have neither entered nor come back."""
@@ -91,7 +95,11 @@ class PhaseMembership:
 
     def doing_of(self, workers: list[int]) -> dict[int, Doing]:
         """Return what each of `workers` said last that it does."""
-        return {worker: self.doing.get(worker, Doing()) for worker in workers}
+        return {worker: self.doing.get(worker, NOTHING) for worker in workers}
+
+    def is_anybody_at_it_for(self, secs: float) -> bool:
+        """Return whether any worker said that it had been at what it does for more than `secs`."""
+        return any(each.secs > secs for each in self.doing.values())
 
     def behind(self, live: tuple[int, ...]) -> list[int]:
         """Return the live workers that have reported the fewest completed units."""

@@ -290,10 +290,11 @@ class RunControl:
         with self._condition:
             return self._state.phase_members.behind(self._state.members.workers.ids())
 
-    def doing(self) -> dict[int, Doing]:
-        """Return the current work of each live member that is still inside the phase."""
+    def doing(self, secs: float) -> dict[int, Doing]:
+        """Return the current work of each live member inside the phase; {} if nobody has been at it for over `secs`."""
         with self._condition:
-            return self._state.phase_members.doing_of(self.missing_drained())
+            inside = self._state.phase_members
+            return inside.doing_of(self.missing_drained()) if inside.is_anybody_at_it_for(secs) else {}
 
     def stuck(self, silent_secs: float) -> list[int]:
         """Return members that the others wait for: silent for `silent_secs`, or else those not waiting themselves."""

@@ -279,22 +279,27 @@ class UnitMap:
         """Take the units `start <= u < stop` from their owners."""
         self.discard(((start, stop),))
 
-    def discard(self, ranges: Iterable[Range]) -> None:
-        """Take units from their owners."""
-        starts, stops = self._starts, self._stops
+    def discard(self, ranges: Iterable[Range]) -> dict[str, int]:
+        """Take units from their owners; returns how many each had of them."""
+        had: dict[str, int] = {}
+        starts, stops, owners = self._starts, self._stops, self._owners
         for start, stop in ranges:
             at = bisect_right(stops, start)
             if at < len(starts) and starts[at] == start < stop < stops[at]:
                 starts[at] = stop  # the first ones of an owner: most work goes in order
                 self._count -= stop - start
+                had[owners[at]] = had.get(owners[at], 0) + stop - start
             elif start < stop:
-                self._cut(at, start, stop)
+                self._cut(at, start, stop, had)
+        return had
 
-    def _cut(self, index: int, start: int, stop: int) -> None:
-        """Take a range, where `index` is that of the first one that ends behind its start."""
+    def _cut(self, index: int, start: int, stop: int, had: dict[str, int]) -> None:
+        """Take a range, where `index` is that of the first one that ends behind its start, and count it in `had`."""
         while index < len(self._starts) and self._starts[index] < stop:
             low, high, owner = self._starts[index], self._stops[index], self._owners[index]
-            self._count -= min(high, stop) - max(low, start)
+            num_taken = min(high, stop) - max(low, start)
+            self._count -= num_taken
+            had[owner] = had.get(owner, 0) + num_taken
             kept = [piece for piece in ((low, start), (stop, high)) if piece[0] < piece[1]]
             self._starts[index : index + 1] = [first for first, _ in kept]
             self._stops[index : index + 1] = [last for _, last in kept]

@@ -129,7 +129,11 @@ class Watching(Protocol):
         ...
 
     def work(self, name: str, limit_secs: float) -> AbstractContextManager[object]:
-        """Return a context that is a piece."""
+        """Return a context that is a piece; it may be entered again once it was left, by any thread."""
+        ...
+
+    def units(self) -> WatchedUnits:
+        """Return what declares the units of one worker in one phase."""
         ...
 
     def progress(self) -> None:
@@ -141,11 +145,50 @@ class Watching(Protocol):
         ...
 
 
+class WatchedUnits:
+    """Declares one unit of a worker after another; each has a limit by its recent ones in the same phase.
+
+    Args:
+      watching: watches the pieces.
+    """
+
+    def __init__(self, watching: Watching) -> None:
+        self._watching, self._limit = watching, UnitLimit()
+        self._piece: Piece
+
+    def begin(self, unit: int) -> None:
+        """Begin to compute a unit."""
+        self._piece = self._watching.begin(f"unit {unit}", self._limit.secs)
+
+    def emulate(self) -> None:
+        """Let the emulated device go on, which is slow on purpose and never hangs."""
+        self._watching.end(self._piece)
+        self._piece = self._watching.begin("an emulated device", UNLIMITED)
+
+    def end(self, secs: float) -> None:
+        """End a unit, which has taken `secs`."""
+        self._watching.end(self._piece)
+        self._limit.record(secs)
+
+
+class UnwatchedUnits(WatchedUnits):
+    """Declares nothing, and knows no limit."""
+
+    def __init__(self) -> None: ...
+
+    def begin(self, unit: int) -> None: ...
+
+    def emulate(self) -> None: ...
+
+    def end(self, secs: float) -> None: ...
+
+
 class Unwatched:
     """Watches nothing: the process is the user's own, or a test's."""
 
     _PIECE = Piece("", UNLIMITED, 0.0)
     _CONTEXT = nullcontext()
+    _UNITS = UnwatchedUnits()
 
     def begin(self, name: str, limit_secs: float) -> Piece:
         """See `Watching.begin`."""
@@ -157,6 +200,10 @@ class Unwatched:
     def work(self, name: str, limit_secs: float) -> AbstractContextManager[object]:
         """See `Watching.work`."""
         return self._CONTEXT
+
+    def units(self) -> WatchedUnits:
+        """See `Watching.units`."""
+        return self._UNITS
 
     def progress(self) -> None:
         """See `Watching.progress`."""

@@ -59,102 +59,79 @@ class Transfer:
     """A transfer that has begun.
 
     Args:
-      port: port that carries the transfer; None where it shares none, and `ended` is known.
-      finish: number of bytes that the port has carried of each transfer in progress when it has carried all of this
+      finish: number of bytes that its port has carried of each transfer in progress when it has carried all of this
         one.
-      ended: time at which the port has carried it, in seconds.
+      ends: time at which the port has carried it, in seconds.
       own: time at which its worker's own link has carried it, in seconds.
       behind: seconds from the moment at which both have carried it to its arrival.
 
     Attributes:
-      is_certain: whether no other transfer can make it later any more.
+      arrives: when it arrives, unless another transfer begins at its port before that: then it may be later, never
+        sooner.
     """
 
-    __slots__ = ("_behind", "_num_begun", "_own", "_port", "ended", "finish", "is_certain")
+    __slots__ = ("arrives", "behind", "ends", "finish", "own")
 
-    def __init__(self, port: Direction | None, finish: float, ended: float, own: float, behind: float) -> None:
-        self._port, self.finish, self.ended, self._own, self._behind = port, finish, ended, own, behind
-        self.is_certain = port is None
-        self._num_begun = -1  # at the port when `ended` was computed: only a later begin changes it
-
-    @property
-    def arrives(self) -> float:
-        """Return when it arrives, unless another transfer begins before that: then it may be later, never sooner."""
-        port = self._port
-        if port is not None and self._num_begun != port.num_begun:
-            self.ended, self._num_begun = port.end_of(self), port.num_begun
-        ended = self.ended
-        return (ended if ended > self._own else self._own) + self._behind
-
-    def end(self, at: float) -> None:
-        """Note that the port has carried it."""
-        self.ended, self._port, self.is_certain = at, None, True
+    def __init__(self, finish: float, ends: float, own: float, behind: float) -> None:
+        self.finish, self.ends, self.own, self.behind = finish, ends, own, behind
+        self.arrives = (ends if ends > own else own) + behind
 
 
 class Direction:
-    """One direction of a wire. Its time never goes back: what begins before the newest begin, begins then.
+    """One direction of a wire. Its time never goes back: what begins before the newest begin, begins then."""
 
-    Attributes:
-      num_begun: transfers that share the port and have begun so far.
-    """
-
-    __slots__ = ("_at", "_carried", "_incast", "_latency", "_link", "_port", "_rates", "_under_way", "num_begun")
+    __slots__ = ("_at", "_carried", "_incast", "_latency", "_link", "_port", "_rates", "_under_way")
 
     def __init__(self, link: float, port: float, latency: float, incast: float) -> None:
         self._link, self._port, self._latency, self._incast = link, port, latency, incast
-        self._rates = [0.0]  # bytes a second of each of so many transfers, as far as that was asked
+        self._rates = [0.0, min(link, port)]  # bytes a second of each of so many transfers, as far as that was asked
         self._under_way: list[Transfer] = []  # in the order of their ends
         self._at = 0.0  # when a transfer last began or ended
         self._carried = 0.0  # bytes of each transfer in progress, counted from one begin on, at that time
-        self.num_begun = 0
 
     def begin(self, now: float, num_bytes: float, slow: Slowness = AS_FAST) -> Transfer:
         """Return the transfer that begins at `now`; the port is shared with it until its end."""
         if not num_bytes:
-            return Transfer(None, 0.0, now, now, 0.0)
+            return Transfer(0.0, now, now, 0.0)
         own, behind = now, self._latency
         if slow is not AS_FAST:
             own, behind = now + num_bytes / slow.bytes_per_sec, behind + slow.rpc_secs
         if self._port == math.inf:
-            return Transfer(None, 0.0, now + num_bytes / self._link, own, behind)
+            return Transfer(0.0, now + num_bytes / self._link, own, behind)
+        under_way = self._under_way
         if now > self._at:
-            self._go_on(now)
-        finish, under_way = self._carried + num_bytes, self._under_way
-        transfer = Transfer(self, finish, 0.0, own, behind)
-        if not under_way or under_way[-1].finish <= finish:
+            if under_way and under_way[-1].ends > now:
+                self._go_on(now)
+            else:
+                under_way.clear()
+                self._at, self._carried = now, 0.0
+        if not under_way:  # hot path: most transfers have the port to themselves
+            transfer = Transfer(num_bytes, self._at + num_bytes / self._rates[1], own, behind)
+            under_way.append(transfer)
+            return transfer
+        transfer = Transfer(self._carried + num_bytes, 0.0, own, behind)
+        if under_way[-1].finish <= transfer.finish:
             under_way.append(transfer)
         else:
             insort_right(under_way, transfer, key=_finish)
-        self.num_begun += 1
+        at, carried, left = self._at, self._carried, len(under_way)
+        rates = self._rates if left < len(self._rates) else self._rates_up_to(left)
+        for each in under_way:
+            at += (each.finish - carried) / rates[left]
+            each.ends, each.arrives = at, (at if at > each.own else each.own) + each.behind
+            carried, left = each.finish, left - 1
         return transfer
 
-    def end_of(self, transfer: Transfer) -> float:
-        """Return when a transfer under way ends, if no other begins before that."""
-        at, carried, left = self._at, self._carried, len(self._under_way)
-        rates = self._rates if left < len(self._rates) else self._rates_up_to(left)
-        for other in self._under_way:
-            at += (other.finish - carried) / rates[left]
-            if other is transfer:
-                break
-            carried, left = other.finish, left - 1
-        return at
-
     def _go_on(self, now: float) -> None:
-        """End what ends up to `now`, by the very sums of `end_of`: who waited until such an end finds it past."""
+        """Let go of what ends up to `now`, while others go on."""
         under_way, num_ended = self._under_way, 0
-        rates = self._rates if len(under_way) < len(self._rates) else self._rates_up_to(len(under_way))
         for transfer in under_way:
-            at = self._at + (transfer.finish - self._carried) / rates[len(under_way) - num_ended]
-            if at > now:
+            if transfer.ends > now:
                 break
-            transfer.end(at)
-            self._at, self._carried = at, transfer.finish
+            self._at, self._carried = transfer.ends, transfer.finish
             num_ended += 1
         del under_way[:num_ended]
-        if under_way:
-            self._carried += (now - self._at) * rates[len(under_way)]
-        else:
-            self._carried = 0.0
+        self._carried += (now - self._at) * self._rates[len(under_way)]
         self._at = now
 
     def _rates_up_to(self, most: int) -> list[float]:

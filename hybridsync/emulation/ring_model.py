@@ -56,11 +56,6 @@ class Ring:
         late = max((transfer.arrives - alone for transfer, alone in self._passes), default=0.0)
         return self._alone + late if late > 0.0 else self._alone
 
-    @property
-    def is_certain(self) -> bool:
-        """Whether no other ring can make it later any more."""
-        return all(transfer.is_certain for transfer, _ in self._passes)
-
 
 class Rings:
     """The ports that workers sum and average through, each in both directions at once (full duplex).

@@ -136,7 +136,7 @@ class ProgressWatchdog:
         watched = self._clock.monotonic() - self._began
         doing = {
             worker: each if each.secs <= watched else replace(each, secs=watched)
-            for worker, each in self._control.doing().items()
+            for worker, each in self._control.doing(self._stuck_secs).items()  # no limit is shorter
         }
         late = hung(phase, doing, limit_secs)
         why = "at one unit for more than {:.3g} s, and others wait for it"

@@ -28,7 +28,7 @@ from hybridsync.protocols.base import (
 from hybridsync.storage.apply_log_entries import Entry, Stepped
 from hybridsync.training.local_updates import Gradient, Stepper, Stepping, Units
 from hybridsync.worker.local_engine import own_steps
-from hybridsync.worker.member import at_once, run_program
+from hybridsync.worker.member import run_program
 from hybridsync.worker.requests import IO
 
 APPLIED = PushReply(0)
@@ -98,10 +98,10 @@ class _ProgramRun:
         self._contributions = run_program(
             program,
             {
-                Lease: at_once(self._lease),
-                Compute: at_once(self._compute),
-                Pull: at_once(self._version),
-                Await: at_once(self._awaited),
+                Lease: self._lease,
+                Compute: self._compute,
+                Pull: self._version,
+                Await: self._awaited,
                 PushPull: self._push_pull,
                 Begin: self._begin,
                 **own_steps(stepper),

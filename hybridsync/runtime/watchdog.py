@@ -18,7 +18,7 @@ from types import TracebackType
 
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock
 from hybridsync.core.errors import EXIT_FAILED
-from hybridsync.core.work_deadlines import COMPILE_SECS, Judge, Overdue, Piece
+from hybridsync.core.work_deadlines import COMPILE_SECS, Judge, Overdue, Piece, WatchedUnits
 
 FLOOR_SECS = 30.0
 """No piece of work is overdue earlier, whatever its limit."""
@@ -28,14 +28,15 @@ LONGEST_TICK_SECS = 1.0
 
 
 class _Work(Piece):
-    """A piece that is its own context: one object fewer for each push."""
+    """A piece that is its own context, of one thread after another: none is made anew for each push."""
 
-    __slots__ = ("_watchdog",)
+    __slots__ = ("_usual_limit_secs", "_watchdog")
 
     def __init__(self, watchdog: Watchdog, name: str, limit_secs: float) -> None:
-        self._watchdog, self.name, self.limit_secs = watchdog, name, limit_secs
+        self._watchdog, self.name, self._usual_limit_secs = watchdog, name, limit_secs
 
     def __enter__(self) -> None:
+        self.limit_secs = self._usual_limit_secs  # it may have compiled the last time
         self._watchdog.push(self)
 
     def __exit__(
@@ -106,6 +107,10 @@ class Watchdog:
     def work(self, name: str, limit_secs: float) -> AbstractContextManager[object]:
         """See `Watching.work`."""
         return _Work(self, name, limit_secs)
+
+    def units(self) -> WatchedUnits:
+        """See `Watching.units`."""
+        return WatchedUnits(self)
 
     def progress(self) -> None:
         """See `Watching.progress`."""

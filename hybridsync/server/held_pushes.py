@@ -119,7 +119,7 @@ class Decided:
     def parts(self) -> tuple[PushInUpdate, ...]:
         """Parts of the update, as the apply log has them; () where all were computed on `base` and weigh 1."""
         pushes, weights = self.pushes, self.weights
-        if self.local_updates or (not weights and all(push.base == self.base for push in pushes)):
+        if self.local_updates or (not weights and (len(pushes) == 1 or all(push.base == self.base for push in pushes))):
             return ()
         return tuple(
             PushInUpdate(push.units, push.base, weight)

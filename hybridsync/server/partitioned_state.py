@@ -31,12 +31,15 @@ class PartitionedState:
       clock: clock for spans.
 
     Attributes:
+      current: lends the newest parameters.
       first_applied: monotonic seconds of the phase's first update; 0 before it.
       last_applied: monotonic seconds of the phase's last update.
     """
 
     def __init__(self, shard: Shard, peers: Peers, apply_log: ApplyLog, clock: Clock) -> None:
-        self._shard, self._peers, self._apply_log, self._clock = shard, peers, apply_log, clock
+        self._shard, self._peers, self._apply_log, self._now = shard, peers, apply_log, clock.monotonic
+        self._is_divided = bool(peers)
+        self.current: Callable[[], Any] = shard.publisher.current
         self._phase_number = 0
         self._change: Change = "optimizer"
         # (worker, incarnation) -> versions whose parts it may still read at the other servers
@@ -48,11 +51,6 @@ class PartitionedState:
     def empty(self) -> bool:
         """Return whether no phase was entered yet."""
         return self._shard.empty
-
-    @property
-    def current(self) -> Callable[[], Any]:
-        """Lends the newest parameters."""
-        return self._shard.publisher.current
 
     def check(self, phase: Phase) -> None:
         """Refuse a phase of a run with another number of servers (see `Peers.check`)."""
@@ -129,14 +127,14 @@ class PartitionedState:
 
     def apply(self, update: Decided, sequence: int) -> None:
         """See `StateHolder`; the other servers begin while the primary's shard is updated."""
-        started, units = self._clock.monotonic(), update.units
-        if self._peers:
+        started, units = self._now(), update.units
+        if self._is_divided:
             wanted = tuple(sorted(set().union(*self._unread.values())))
             self._peers.update(Update(sequence, update.pushes, update.lr_factor, wanted, update.weights))
         self._shard.update(
             update.pushes, update.contributions, update.lr_factor, update.blend, update.weights, self._change
         )
-        self.last_applied = self._clock.monotonic()
+        self.last_applied = self._now()
         self.first_applied = self.first_applied or self.last_applied
         self._apply_log.write(
             Entry(
@@ -148,7 +146,7 @@ class PartitionedState:
                 float(len(units)),
                 update.blend,
                 parts=update.parts,
-                stepped=tuple(Stepped(*push) for push in update.stepped),
+                stepped=tuple([Stepped(*push) for push in update.stepped]) if update.local_updates else (),
             )
         )
         self._spans.append((started, self.last_applied - started, self._phase_number, len(units)))
@@ -159,7 +157,7 @@ class PartitionedState:
 
     def record_sent(self, push: Push, sequence: int) -> None:
         """See `StateHolder`; the other servers keep this version for the worker until it has read it."""
-        if self._peers and not push.push_only:
+        if self._is_divided and not push.push_only:
             reader = push.worker, push.incarnation
             unread = self._unread.setdefault(reader, set())
             if not push.units and unread:  # a pull reads what it is answered; a repeat of it may read the last answer

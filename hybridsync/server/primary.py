@@ -203,6 +203,7 @@ class Primary:
         with self._turn:
             self._core.fence(phase_id, worker, incarnation)
             self._end_turn()
+            self._condition.notify_all()  # nobody waits for what that process would leave behind
 
     def role_state(self) -> RoleState | None:
         """Return the phase that is served, for a chief that has not heard of it."""
@@ -359,13 +360,14 @@ class Primary:
         )
 
     def _end_turn(self) -> None:
-        """Let callers go, and tell the chief of a phase whose units are all applied."""
-        self._release()
+        """Let callers go whose calls have ended, and tell the chief of a phase whose units are all applied."""
+        if self._core.release():
+            self._condition.notify_all()
         if self._sequencer.count.complete:
             self._completed.set()
 
     def _release(self) -> None:
-        """Wake the threads whose calls have ended."""
+        """Wake all that wait: the phase takes no more pushes, or another one is served."""
         self._core.release()
         self._condition.notify_all()
 

@@ -3,9 +3,9 @@
 Its owner (`ServerCore`) carries the decisions out one at a time. A decision counts once the next one is asked for: what
 could not be carried out was never decided. Contributions are opaque here.
 
-A rule that applies every push at once (`ServerRule.at_once`) need not be asked. A push that `takes_fast_path` is
-carried out as `fast_path_update`, then counted by `count_fast_path`. That doubles the simulator's speed under `asp`.
-Every other push, also a repeat or the first one of a process, is for `submit`.
+A rule that applies every push at once (`ServerRule.at_once`) need not be asked. A push with a `fast_path_update` is
+carried out as that, then counted by `count_fast_path`. That doubles the simulator's speed under `asp`. Every other
+push, also a repeat or the first one of a process, is for `submit`.
 
 >>> from hybridsync.core.plan import PhaseId
 >>> sequencer = Sequencer()
@@ -284,21 +284,21 @@ class Sequencer:
         ticket = held.add(push, contribution)
         return ticket, self._take(ticket, state, non_finite, at)
 
-    def takes_fast_path(self, push: Push) -> bool:
-        """Return whether a finite push is decided by coming: applied by itself, and answered. Changes nothing yet."""
-        phase_id, worker, incarnation, units, base, _, _, _, _ = push
-        state = self._workers.get(worker)
-        if state is None or state.fast_path_as != incarnation or phase_id != self._fast_path_phase or len(units) != 1:
-            return False
-        count, unit = self.count, units[0]
-        return count.ends.is_open(unit) and 0 <= base <= count.sequence and not self._held.by_id
+    def fast_path_update(self, push: Push, contribution: Any) -> Decided | None:
+        """Return the update by a finite push that is decided by coming: applied by itself, and answered.
 
-    def fast_path_update(self, push: Push, contribution: Any) -> Decided:
-        """Return the update to carry out for a push that `takes_fast_path`."""
-        return Decided((push,), (contribution,), push.units, push.base, self._fast_path_factor, self._share)
+        None where it has to be submitted. Changes nothing yet.
+        """
+        phase_id, worker, incarnation, units, base, _, _, _, _ = push
+        state, count = self._workers.get(worker), self.count
+        if state is None or state.fast_path_as != incarnation or phase_id != self._fast_path_phase or len(units) != 1:
+            return None
+        if self._held.by_id or not 0 <= base <= count.sequence or not count.ends.is_open(units[0]):
+            return None
+        return Decided((push,), (contribution,), units, base, self._fast_path_factor, self._share)
 
     def count_fast_path(self, push: Push) -> PushReply:
-        """Count a push that took the fast path, and was carried out; returns its answer."""
+        """Count a push whose `fast_path_update` was carried out; returns its answer."""
         return PushReply(self.count.count_one(push.units[0], push.base))
 
     @staticmethod

@@ -198,9 +198,10 @@ class ServerCore:
             sequencer.check(push)
             if not sequencer.is_known(push):
                 holder.check_base(push)
-        if not non_finite and sequencer.takes_fast_path(push):
+        update = None if non_finite else sequencer.fast_path_update(push, contribution)
+        if update is not None:
             holder.record_read(push)
-            holder.apply(sequencer.fast_path_update(push, contribution), self._count.sequence + 1)
+            holder.apply(update, self._count.sequence + 1)
             reply = sequencer.count_fast_path(push)
             holder.record_sent(push, reply.sequence)
             return reply

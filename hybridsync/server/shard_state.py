@@ -102,6 +102,7 @@ class Shard:
     ) -> None:
         self.part, self.publisher, self._watchdog = part, publisher, watchdog
         self._limit_secs = 2 * transfer_secs(part.state.whole.nbytes)  # above the deadline of the transfer itself
+        self._update_work = watchdog.work("an update", self._limit_secs)
         self._reader_at, self._device = reader_at, device
         self._state: TrainState | None = None
         self._versions = Versions(publisher.give_back)
@@ -212,13 +213,14 @@ class Shard:
         change: Change = "optimizer",
     ) -> None:
         """Run one update on the weighted sum of the pushes' contributions, in order, and publish the parameters."""
-        programs, num_units = self.part.programs, sum(len(push.units) for push in pushes)
-        with self._watchdog.work("an update", self._limit_secs):
+        programs, num_units = self.part.programs, sum([len(push.units) for push in pushes])
+        with self._update_work:
             if self._how is not None:
                 contributions = [self._compensated(*pair) for pair in zip(pushes, contributions, strict=True)]
             total = programs.sum(contributions, weights)
-            self._state = programs.update(self.state, total, units=num_units, factor=rate, blend=blend, change=change)
-            self.publish()
+            state = programs.update(self.state, total, units=num_units, factor=rate, blend=blend, change=change)
+            self._state = state
+            self.publisher.publish(state)
 
     def _compensated(self, push: Push, contribution: Any) -> Any:
         """Return a push's contribution, made up for what happened since its parameters were handed out."""

@@ -63,8 +63,12 @@ class UnitOutcomes:
 
     def apply(self, units: Iterable[int]) -> None:
         """Note units as applied."""
-        for unit in units:
+        for unit in units:  # hot path: `apply_one` without a call
             (self._chunks.get(unit >> _BITS) or self._add_chunk(unit >> _BITS))[unit & _LAST] = APPLIED
+
+    def apply_one(self, unit: int) -> None:
+        """Note a unit as applied."""
+        (self._chunks.get(unit >> _BITS) or self._add_chunk(unit >> _BITS))[unit & _LAST] = APPLIED
 
     def drop(self, unit: int) -> None:
         """Note a unit as dropped; a fresh one may take its place."""
@@ -142,7 +146,7 @@ class Count:
         """Count an update by one unit, computed on the version `base`; returns the new version's number."""
         sequence = self.sequence
         self._staleness.append(sequence - base)
-        self.ends.apply((unit,))
+        self.ends.apply_one(unit)
         self._unreported.append(unit)
         self.sequence = sequence = sequence + 1
         self.missing = missing = self.missing - 1

@@ -76,9 +76,11 @@ class PartBeside:
         """Go on with the reply that the part waits for, or with the error that it is."""
         if self._driver.is_stale(self.resume, reply):
             return
+        io, driver = self._io, self._driver
         try:
-            step = self._io.throw if isinstance(reply, HybridSyncError) else self._io.send
-            self._driver.advance(self._io, step, reply, self.resume)
+            while reply is not PENDING:
+                request = io.throw(reply) if isinstance(reply, HybridSyncError) else io.send(reply)
+                reply = driver.carry_out(request, self.resume)
         except StopIteration:
             self._then(None)
         except HybridSyncError as error:
@@ -98,7 +100,15 @@ class EventDriver:
       engine: the engine, which yields the requests.
       carriers: carry out the requests of the phase's mode, in addition to units and leases; called with the function
         that resumes the engine.
+
+    Attributes:
+      is_over: the engine has ended or was revoked: what comes now is not for it any more.
     """
+
+    __slots__ = (
+        *("_beside", "_carriers", "_gradient", "_io", "_loop", "_revoked", "_wire"),
+        *("is_over", "leases", "phase", "simulated", "worker"),
+    )
 
     def __init__(
         self, worker: Worker, phase: Phase, engine: Engine, carriers: Callable[[EventDriver], Carriers]
@@ -106,12 +116,12 @@ class EventDriver:
         self.worker, self.phase, self.simulated = worker, phase, worker.simulated
         self.leases = engine.leases
         self._loop, self._io = worker.simulated.loop, engine.run()
-        self._wire = phase.protocol.wire_dtype
-        self._ended = self._revoked = False
+        self._gradient, self._wire = worker.simulated.arithmetic.gradient, phase.protocol.wire_dtype
+        self.is_over = self._revoked = False
         self._beside: PartBeside | None = None
         self._carriers: Carriers = {
             LeaseUnits: self._lease,
-            ComputeUnit: self._compute,
+            ComputeUnit: self.compute,
             Start: self._start,
             Join: self._join,
             RunBeside: self._run_beside,
@@ -123,62 +133,53 @@ class EventDriver:
         """Virtual seconds."""
         return self._loop.now
 
-    @property
-    def is_over(self) -> bool:
-        """Return whether the engine has ended or was revoked: what comes now is not for it any more."""
-        return self._ended or self._revoked
-
     def begin(self) -> None:
         """Take part in the phase."""
-        self._go_on(self._io.send, None)
+        self._go_on(None)
 
     def resume(self, reply: Any) -> None:
         """Go on with the reply that the engine waits for, or with the error that it is.
 
         A stopped process hears it later, and an engine that is over never.
         """
-        if self._ended or self._revoked or (self.worker.stopped and self.worker.halted(self.resume, reply)):
-            return
-        io = self._io
-        self._go_on(io.throw if isinstance(reply, HybridSyncError) else io.send, reply)
+        if not (self.is_over or (self.worker.stopped and self.worker.halted(self.resume, reply))):
+            self._go_on(reply)
 
     def revoke(self, reason: str) -> None:
         """Throw the revocation in; what is under way has failed."""
         if self.is_over or self.worker.out_of_reach:
             return
-        self._revoked = True
-        self._go_on(self._io.throw, PhaseRevoked(reason))
+        self.is_over = self._revoked = True
+        self._go_on(PhaseRevoked(reason))
 
     def close(self) -> None:
         """End with the process."""
-        self._ended = True
+        self.is_over = True
         self._io.close()
         if self._beside is not None:
             self._beside.close()
 
     def is_stale(self, call: Callable[..., object], *args: Any) -> bool:
         """Return whether what comes now is not for this engine, or not yet: a stopped process hears it later."""
-        return self._ended or self._revoked or self.worker.halted(call, *args)
+        return self.is_over or self.worker.halted(call, *args)
 
-    def compute(self, unit: int, parameters: Any, then: Then) -> Any:
+    def carry_out(self, request: Any, then: Then) -> Any:
+        """Return the reply to a request; PENDING where `then` takes it later."""
+        return self._carriers[type(request)](request, then)
+
+    def compute(self, request: ComputeUnit, then: Then) -> Any:
         """Compute a unit's contribution, which takes as long as the worker's device takes."""
-        contribution = self.simulated.arithmetic.gradient(parameters, unit, self._wire)
-        self._loop.after(self.worker.unit_secs(unit), then, contribution)
+        loop, contribution = self._loop, self._gradient(request.parameters, request.unit, self._wire)
+        loop.plan_later((loop.now + self.worker.unit_secs(request.unit), loop.turn(), then, (contribution,)))
         return PENDING
 
-    def advance(self, io: IO, step: Callable[[Any], Any], value: Any, resume: Then) -> None:
-        """Carry out requests until the reply to one comes later, with which `resume` goes on."""
-        carriers = self._carriers
-        while True:
-            request = step(value)
-            value = carriers[type(request)](request, resume)
-            if value is PENDING:
-                return
-            step = io.throw if isinstance(value, HybridSyncError) else io.send
-
-    def _go_on(self, step: Callable[[Any], Any], value: Any) -> None:
+    def _go_on(self, reply: Any) -> None:
+        """Carry out requests, from a reply on, until the reply to one comes later."""
+        io, carriers, resume = self._io, self._carriers, self.resume
         try:
-            self.advance(self._io, step, value, self.resume)
+            while reply is not PENDING:  # hot path: `carry_out` without a call
+                request = io.throw(reply) if isinstance(reply, HybridSyncError) else io.send(reply)
+                reply = carriers[type(request)](request, resume)
         except StopIteration:
             self._end("")
         except (PhaseRevoked, RoleLost, StalePhase, WaitTimeout) as error:  # as the worker's loop over phases
@@ -187,7 +188,7 @@ class EventDriver:
             self.worker.leave()
 
     def _end(self, failure: str) -> None:
-        self._ended = True
+        self.is_over = True
         self.worker.end_phase(failure)
 
     # --- requests of every mode ---
@@ -204,9 +205,6 @@ class EventDriver:
         self.worker.calls.ask("lease", lambda: simulated.units_for(request.request), given)
         return PENDING
 
-    def _compute(self, request: ComputeUnit, then: Then) -> Any:
-        return self.compute(request.unit, request.parameters, then)
-
     def _run_beside(self, request: RunBeside, then: Then) -> Any:
         self._beside = PartBeside(self, request.io, then)
         self._beside.resume(None)
@@ -214,7 +212,7 @@ class EventDriver:
 
     def _start(self, request: Start, then: Then) -> Ticket:
         ticket = EventTicket(self)
-        reply = self._carriers[type(request.request)](request.request, ticket.complete)
+        reply = self.carry_out(request.request, ticket.complete)
         if reply is not PENDING:
             ticket.complete(reply)
         return ticket

@@ -37,11 +37,6 @@ class ThroughTwo:
         """Return when it has arrived, unless others begin at a port before that (see `Transfer.arrives`)."""
         return max(port.arrives for port in self._ports)
 
-    @property
-    def is_certain(self) -> bool:
-        """Whether no other transfer can make it later any more."""
-        return all(port.is_certain for port in self._ports)
-
 
 Carried = Transfer | ThroughTwo | Ring
 
@@ -109,14 +104,15 @@ class Network:
     def to_server(self, push: Push, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
         """Carry a transfer of the worker of `push` to the servers."""
         self.num_bytes += num_bytes
-        if self._is_plain:
-            self._carry(self._begin_push(self._loop.now, num_bytes), self._latency, call, args)
+        loop, now = self._loop, self._loop.now
+        if self._is_plain:  # hot path, as in `from_server`: `_carry` without a call
+            transfer, behind = self._begin_push(now, num_bytes), self._latency
+            loop.plan((transfer.arrives + behind, loop.turn(), self._arrive, (transfer, behind, call, args)))
             return
-        now = self._loop.now
         transfer = self._begin_push(now, num_bytes, self._slow.of(push) if self._slow else AS_FAST)
         if self._hosts is not None:
             transfer = self._hosts.leave(push.worker, now, num_bytes, transfer)
-        is_late = self._machines is not None and self._machines.is_late_at(self._loop.now)
+        is_late = self._machines is not None and self._machines.is_late_at(now)
         longer = self._longer[push.worker] if is_late else 0.0
         for late_secs in self._copies(push.worker):
             self._carry(transfer, longer + self._latency + late_secs, call, args)
@@ -125,7 +121,8 @@ class Network:
         """Carry the answer to `push`, which begins at `ready`, to its worker; one without bytes as a call."""
         self.num_bytes += num_bytes
         if self._is_plain:
-            self._carry(self._begin_pull(ready, num_bytes), self._latency, call, args)
+            loop, transfer, behind = self._loop, self._begin_pull(ready, num_bytes), self._latency
+            loop.plan((transfer.arrives + behind, loop.turn(), self._arrive, (transfer, behind, call, args)))
             return
         transfer = self._begin_pull(ready, num_bytes, self._slow.of(push) if self._slow else AS_FAST)
         if self._hosts is not None:
@@ -166,15 +163,13 @@ class Network:
         return any(worker in p.workers and p.at_secs <= now < p.at_secs + p.secs for p in self._partitions)
 
     def _carry(self, transfer: Carried, behind: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
-        """Plan a call for `behind` seconds after the arrival of a transfer, or a look at it where that may be later."""
+        """Plan a call for `behind` seconds after the arrival of a transfer."""
         loop = self._loop
-        if transfer.is_certain:
-            loop.plan((transfer.arrives + behind, loop.turn(), call, args))
-        else:
-            loop.plan((transfer.arrives + behind, loop.turn(), self._look, (transfer, behind, call, args)))
+        loop.plan((transfer.arrives + behind, loop.turn(), self._arrive, (transfer, behind, call, args)))
 
-    def _look(self, transfer: Carried, behind: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
-        if transfer.arrives + behind > self._loop.now:  # others have begun meanwhile
+    def _arrive(self, transfer: Carried, behind: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
+        """Make the call that a transfer brings, unless others have begun meanwhile and made it later."""
+        if transfer.arrives + behind > self._loop.now:
             self._carry(transfer, behind, call, args)
         else:
             call(*args)
@@ -225,11 +220,11 @@ class Insisting:
         if self._call != number or self._is_stale(self._try, number, push, num_bytes, call, message, then):
             return
 
-        def reply(answer: Any, parameters: Any) -> None:
-            if self._call != number or self._is_stale(reply, answer, parameters):
+        def reply(outcome: Any) -> None:
+            if self._call != number or self._is_stale(reply, outcome):
                 return
             self._call += 1
-            then(answer, parameters)
+            then(outcome)
 
         self._network.to_server(push, num_bytes, call, *message, reply)
         self._loop.after(self._retry_secs, self._try, number, push, num_bytes, call, message, then)

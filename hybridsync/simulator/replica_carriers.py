@@ -92,7 +92,7 @@ class LockstepCarriers:
 
     def _compute(self, request: ComputeUnit, then: Then) -> Any:
         parameters = self._simulated.arithmetic.parameters(self._replica.state)
-        return self._driver.compute(request.unit, parameters, then)
+        return self._driver.compute(ComputeUnit(request.unit, parameters), then)
 
     def _all_reduce(self, request: AllReduce, then: Then) -> Any:
         member = self._driver.worker

@@ -10,7 +10,7 @@ from hybridsync.core.errors import HybridSyncError
 from hybridsync.interfaces.messages import Push
 from hybridsync.simulator.drive_events import PENDING, Carriers, EventDriver, Then
 from hybridsync.simulator.network import Insisting, Network
-from hybridsync.simulator.simulated_server import Server
+from hybridsync.simulator.simulated_server import Outcome, Server
 from hybridsync.worker.requests import CallServer
 
 
@@ -38,13 +38,13 @@ class ServerCarriers:
         return {CallServer: self._call}
 
     def _call(self, request: CallServer, then: Then) -> Any:
-        verb, push, server, sizes = request.verb, request.push, self._server, self._sizes
+        verb, push, server = request.verb, request.push, self._server
         if verb in ("push_pull", "push"):
-            heard = partial(self._pushed, push, then)
             way = self._beside if verb == "push" else self._way
+            heard = partial(self._pushed, push, then) if self._simulated.watches else then
             way.to_server(push, self._push_bytes, server.push, push, request.body, heard)
         elif verb == "upload_opt_state":
-            opt_state_bytes = sizes.state - sizes.parameters
+            opt_state_bytes = self._sizes.state - self._sizes.parameters
             self._simulated.network.to_server(push, opt_state_bytes, server.upload_opt_state, push, request.body)
             return None, None
         else:
@@ -54,7 +54,7 @@ class ServerCarriers:
                 "idle": server.idle,
                 "download_opt_state": server.download_opt_state,
             }
-            self._way.to_server(push, 0, calls[verb], push, partial(_answered, then))
+            self._way.to_server(push, 0, calls[verb], push, then)
         return PENDING
 
     def _way_to_server(self) -> Network | Insisting:
@@ -65,14 +65,7 @@ class ServerCarriers:
             return network
         return Insisting(network, simulated.loop, simulated.retry_secs, self._driver.is_stale)
 
-    def _pushed(self, push: Push, then: Then, answer: Any, parameters: Any) -> None:
-        if isinstance(answer, HybridSyncError):
-            then(answer)
-            return
-        if self._simulated.watches and not self._driver.is_over:
-            self._simulated.watch.pushed(push, answer)
-        then((answer, parameters))
-
-
-def _answered(then: Then, answer: Any, brought: Any) -> None:
-    then(answer if isinstance(answer, HybridSyncError) else (answer, brought))
+    def _pushed(self, push: Push, then: Then, outcome: Outcome) -> None:
+        if not (isinstance(outcome, HybridSyncError) or self._driver.is_over):
+            self._simulated.watch.pushed(push, outcome[0])
+        then(outcome)

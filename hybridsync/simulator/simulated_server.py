@@ -20,7 +20,9 @@ from hybridsync.simulator.simulated_state import ServerState
 if TYPE_CHECKING:
     from hybridsync.simulator.simulated_cluster import SimulatedCluster
 
-Reply = Callable[[PushReply | HybridSyncError, Any], object]
+Outcome = tuple[PushReply, Any] | HybridSyncError
+"""What a call comes to: the answer and what comes with it, or the error that refuses it."""
+Reply = Callable[[Outcome], object]
 REPORT_SECS = 0.1
 """How often a server reports, as the in-process runtime does; at once when a phase's units are all applied."""
 
@@ -151,7 +153,7 @@ class Server(Process):
         else:
             arithmetic, answer = self._arithmetic, PushReply(self.sequencer.sequence)
             found, sizes = arithmetic.opt_state(self.state), arithmetic.sizes
-            self._send(push, self._loop.now, sizes.state - sizes.parameters, reply, answer, found)
+            self._send(push, self._loop.now, sizes.state - sizes.parameters, reply, (answer, found))
 
     def upload_opt_state(self, push: Push, opt_state: Any) -> None:
         """Take what a worker leaves behind (see `Primary.upload_opt_state`); nobody waits for an answer."""
@@ -169,7 +171,7 @@ class Server(Process):
             self._tell(push, error, reply)
         else:
             self._end_turn()
-            self._tell(push, answer, reply)
+            self._tell(push, (answer, None), reply)
 
     def ready(self, push: Push, reply: Reply) -> None:
         """Take the word of a worker that it could push; the answer comes when the rule grants it."""
@@ -220,13 +222,13 @@ class Server(Process):
                 self._tell(call.push, error, reply)
                 continue
             if call.ticket is None:
-                self._tell(call.push, answer, reply)
+                self._tell(call.push, (answer, None), reply)
             else:
                 self._hand(call.push, answer, reply)
 
-    def _tell(self, push: Push, answer: PushReply | HybridSyncError, reply: Reply) -> None:
-        """Send an answer without parameters."""
-        self._send(push, self._loop.now, 0, reply, answer, None)
+    def _tell(self, push: Push, outcome: Outcome, reply: Reply) -> None:
+        """Send an outcome without parameters."""
+        self._send(push, self._loop.now, 0, reply, outcome)
 
     def _hand(self, push: Push, answer: PushReply, reply: Reply) -> None:
         """Send an answer with the newest parameters, once they are applied."""
@@ -235,7 +237,7 @@ class Server(Process):
         state, now = self._state, self._loop.now
         ready = state.busy_until if state.busy_until > now else now
         num_bytes = self._pull_bytes if answer.brings_parameters(push) or not push.units else 0
-        self._send(push, ready, num_bytes, reply, answer, state.parameters)
+        self._send(push, ready, num_bytes, reply, (answer, state.parameters))
 
     # --- reports ---
 

@@ -17,14 +17,14 @@ from hybridsync.core.errors import HybridSyncError
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.step_assignment import contribution_of
 from hybridsync.core.units import Range, UnitSet
-from hybridsync.interfaces.messages import Push, PushInUpdate, PushReply, Snapshot
+from hybridsync.interfaces.messages import Push, PushInUpdate, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.replay.local_workers import Retracer
 from hybridsync.simulator.arithmetic import Arithmetic, State
 from hybridsync.simulator.cluster import Scenario
 from hybridsync.simulator.event_loop import Loop, VirtualClock
 from hybridsync.simulator.simulated_cluster import SimulatedCluster
-from hybridsync.simulator.simulated_server import Server
+from hybridsync.simulator.simulated_server import Outcome, Server
 from hybridsync.simulator.simulated_worker import Worker
 from hybridsync.simulator.virtual_collectives import Total
 from hybridsync.storage.apply_log_entries import Entry
@@ -163,9 +163,9 @@ def _retrace(server: Server, phase: Phase, logged: Logged) -> None:
     def push_of(worker: int, units: tuple[int, ...], restart_count: int) -> Push:
         return Push(phase.id, worker, newest[worker], units, 0, restart_count=restart_count)
 
-    def heard(answer: PushReply | HybridSyncError, parameters: Any) -> None:
-        if isinstance(answer, HybridSyncError):
-            refused.append(answer)
+    def heard(outcome: Outcome) -> None:
+        if isinstance(outcome, HybridSyncError):
+            refused.append(outcome)
 
     for number, entry in enumerate(logged.entries):
         newest.update({push.worker: push.incarnation for push in entry.stepped})
@@ -262,7 +262,7 @@ class _Pushes:
                 self._begin(worker)
             elif worker not in senders and worker not in self._idle:
                 self._idle.add(worker)
-                self._server.idle(self._header(worker, (), 0), lambda answer, parameters: None)
+                self._server.idle(self._header(worker, (), 0), lambda outcome: None)
         return senders
 
     def _sender(self, sequence: int, base: int, taken: Sequence[int] = (), *, ordered: bool = False) -> int:
@@ -277,10 +277,11 @@ class _Pushes:
     def _header(self, worker: int, units: tuple[int, ...], base: int) -> Push:
         return Push(self._phase.id, worker, self._incarnations[worker], units, base)
 
-    def _keep(self, worker: int, answer: PushReply | HybridSyncError, parameters: Any) -> None:
-        if isinstance(answer, HybridSyncError):
-            self._failed.append(answer)
+    def _keep(self, worker: int, outcome: Outcome) -> None:
+        if isinstance(outcome, HybridSyncError):
+            self._failed.append(outcome)
         else:
+            answer, parameters = outcome
             self._stand[worker] = answer.sequence
             self._versions[answer.sequence] = parameters
 

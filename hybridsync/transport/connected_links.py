@@ -107,12 +107,11 @@ class LinkConnection(ABC):
         with self._lock:
             self._drop()
 
-    def _refused(self, reply: pb.LinkReply, call: str) -> None:
-        """Raise the error that a reply tells of."""
-        if reply.error:
-            error = raised(reply.error, reply.text, self._who, call)
-            assert error is not None, f"{self._who} answers with {reply.error}, which no error is called"
-            raise error
+    def _refused(self, reply: pb.LinkReply, call: str) -> HybridSyncError:
+        """Return the error that a reply tells of."""
+        error = raised(reply.error, reply.text, self._who, call)
+        assert error is not None, f"{self._who} answers with {reply.error}, which no error is called"
+        return error
 
     # --- what each kind of link does its own way ---
 
@@ -167,7 +166,7 @@ class ConnectedParameters(_Link):
     def push_pull(self, push: Push) -> tuple[PushReply, np.ndarray]:
         """See `ParameterLink.push_pull`."""
         lent_bytes = 0 if push.push_only else self._parameters_bytes
-        return self._ask("push_pull", push, self.contribution.nbytes, lent_bytes)
+        return self._ask("push_pull", push, self._connection.contribution.nbytes, lent_bytes)
 
     def idle(self, push: Push) -> None:
         """See `ParameterPort.idle`."""

@@ -93,7 +93,8 @@ class LinkSession(ABC):
             call = self._calls.get(request.call)
             if call is None:
                 raise InvalidMessage(f"this role does not answer {request.call[:40]!r} over {self.over}")
-            self._check_caller(request)
+            if self._caller is not None:
+                self._check_caller(request, self._caller)
             return call(request)
         except HybridSyncError as error:
             return refusal(error)
@@ -103,12 +104,12 @@ class LinkSession(ABC):
             logging.exception("a call over %s failed", self.over)
             return refusal(HybridSyncError(f"{type(error).__name__}: {error}"))
 
-    def _check_caller(self, request: pb.LinkRequest) -> None:
-        if self._caller is not None:
-            method = METHODS[request.call]
-            check_caller(method, self._caller)
-            if RULES[method].names_sender:
-                check_speaker(self._caller, method, request.push)
+    @staticmethod
+    def _check_caller(request: pb.LinkRequest, caller: Identity) -> None:
+        method = METHODS[request.call]
+        check_caller(method, caller)
+        if RULES[method].names_sender:
+            check_speaker(caller, method, request.push)
 
     # --- what each kind of link does its own way ---
 

@@ -105,13 +105,13 @@ class GroupEngine:
         yield from ()
 
     def _compute(self, effect: Compute) -> IO:
-        (self._unit,), numerics = effect.units, self._numerics
-        started = self._member.begin_unit(self._unit)
+        (self._unit,), numerics, recorder = effect.units, self._numerics, self._member.recorder
+        started = recorder.computing(self._unit)
         base, parameters = self._sequence, numerics.parameters(self._state)
         if self._member.protocol.serves_averages:
             self._served = yield Start(RunBeside(self._serve(self._number + 1)))
         contribution = yield ComputeUnit(self._unit, parameters)
-        self._member.end_unit("group", started, numerics.loss(contribution))
+        recorder.compute("group", started, self._member.now(), numerics.loss(contribution))
         return Gradient(self._unit, base, contribution, numerics.non_finite(contribution))
 
     def _serve(self, number: int) -> IO:
@@ -168,8 +168,7 @@ class GroupEngine:
         member, recorder = self._member, self._member.recorder
         self._number += 1
         request = self._request(self._number, last=effect.last)
-        recorder.turn_to(WAITING)
-        started = member.now()
+        started = recorder.turn_to(WAITING)
         try:
             reply = yield from self._joined(request, started)
         except HybridSyncError:

@@ -29,11 +29,11 @@ class Allotment:
       final: nothing will follow what is here.
     """
 
-    __slots__ = ("_low_at", "_one_by_one", "_stream", "final", "known", "position")
+    __slots__ = ("_calm_until", "_low_at", "_one_by_one", "_stream", "final", "known", "position")
 
     def __init__(self) -> None:
         self._stream = UnitStream()
-        self._low_at = 0
+        self._low_at = self._calm_until = 0
         self._one_by_one: Iterator[tuple[int]] = iter(())
         self.known = 0
         self.position = 0
@@ -59,6 +59,7 @@ class Allotment:
         self.known = len(self._stream)
         self.final = reply.final
         self._low_at = (self.position + self.known) // 2
+        self._calm_until = self.known + 1 if self.final else self._low_at
 
     def next_units(self, count: int) -> tuple[int, ...]:
         """Return the next `count` units, fewer where there are fewer."""
@@ -76,7 +77,7 @@ LEASE_DEADLINE_SECS = 600.0
 """How long a worker waits for units before it gives up: others' last units may take long, the chief may restart."""
 
 
-class LeaseQueue:
+class LeaseQueue(Allotment):
     """The units of one phase in the order in which this worker (or its whole mesh) takes them.
 
     Args:
@@ -90,6 +91,8 @@ class LeaseQueue:
         with the call are for the next one.
     """
 
+    __slots__ = ("_ahead", "_member", "_renewal", "_say_idle", "_takes_fewer", "called")
+
     def __init__(
         self,
         member: PhaseMember,
@@ -98,8 +101,8 @@ class LeaseQueue:
         takes_fewer: bool = False,
         say_idle: Callable[[], IO] | None = None,
     ) -> None:
+        super().__init__()
         self._member, self._ahead, self._takes_fewer, self._say_idle = member, ahead, takes_fewer, say_idle
-        self._allotment = Allotment()
         self._renewal: Ticket | None = None
         self.called = False
 
@@ -109,11 +112,6 @@ class LeaseQueue:
         return self._member.phase.id
 
     @property
-    def position(self) -> int:
-        """Units taken so far in this phase."""
-        return self._allotment.position
-
-    @property
     def ranges(self) -> tuple[Range, ...]:
         """Units received so far in this phase, in order, with those of a renewal that has arrived unread.
 
@@ -121,11 +119,14 @@ class LeaseQueue:
         """
         renewal = self._renewal
         arrived: LeaseReply | None = renewal.peek() if renewal is not None else None
-        return self._allotment.ranges + (arrived.ranges if arrived is not None else ())
+        return super().ranges + (arrived.ranges if arrived is not None else ())
 
-    def at_hand(self, count: int) -> tuple[int, ...]:
-        """Return up to `count` of the units that are here already."""
-        return self._allotment.next_units(count)
+    def next_calmly(self, count: int) -> tuple[int, ...]:
+        """Return the next `count` units if it is time for no request; () where `next` has to be asked."""
+        if self._renewal is not None or self.position + count >= self._calm_until:
+            return ()
+        self.called = False
+        return self.next_units(count)
 
     def next(self, count: int) -> IO:
         """Return the next `count` units, waiting for them; fewer at the phase's end or where fewer will do.
@@ -133,23 +134,22 @@ class LeaseQueue:
         Raises:
           WaitTimeout: the chief had nothing to give and did not end the phase in time.
         """
-        allotment, say_idle = self._allotment, self._say_idle
-        self.called = False
+        say_idle, self.called = self._say_idle, False
         if self._renewal is not None and self._renewal.done():
             yield from self._read(self._renewal)
-        if allotment.lacks(count):
+        if self.lacks(count):
             deadline = self._member.now() + LEASE_DEADLINE_SECS
-            while allotment.lacks(count) and not self.called:
+            while self.lacks(count) and not self.called:
                 self._member.recorder.watchdog.progress()
                 if self._renewal is not None:  # it was asked for long ago: an empty reply is not idleness
                     yield from self._read(self._renewal)
                     continue
-                known = allotment.known
-                self._extend((yield self._ask(count, say_idle is not None)))
-                if self._takes_fewer and allotment.known > allotment.position:
-                    if allotment.known == known:
+                known = self.known
+                self.extend((yield self._ask(count, say_idle is not None)))
+                if self._takes_fewer and self.known > self.position:
+                    if self.known == known:
                         break
-                elif say_idle is not None and allotment.lacks(count):
+                elif say_idle is not None and self.lacks(count):
                     yield from say_idle()
                     say_idle = None  # from now on the answer may take its time
                 if self._member.now() > deadline:
@@ -157,16 +157,16 @@ class LeaseQueue:
                         f"worker {self._member.worker} got no units from the chief for {LEASE_DEADLINE_SECS:g} s in "
                         f"phase {self.phase_id}, and the phase did not end"
                     )
-        units = () if self.called else allotment.next_units(count)
-        if self._ahead and allotment.is_low and self._renewal is None:
+        units = () if self.called else self.next_units(count)
+        if self._ahead and self.is_low and self._renewal is None:
             self._renewal = yield Start(self._ask(count, self._say_idle is not None))
         return units
 
     def _ask(self, count: int, at_once: bool) -> LeaseUnits:
-        member, allotment = self._member, self._allotment
-        at_once = at_once or (self._takes_fewer and allotment.known > allotment.position)
+        member = self._member
+        at_once = at_once or (self._takes_fewer and self.known > self.position)
         who = member.worker, member.incarnation, member.phase.id
-        return LeaseUnits(LeaseRequest(*who, allotment.known, member.recorder.completed, at_once, count))
+        return LeaseUnits(LeaseRequest(*who, self.known, member.recorder.completed, at_once, count))
 
     def _read(self, renewal: Ticket) -> IO:
         """Take in a renewal; until it is here `ranges` looks at it."""
@@ -174,8 +174,9 @@ class LeaseQueue:
             reply = yield Join(renewal)
         finally:
             self._renewal = None
-        self._extend(reply)
+        self.extend(reply)
 
-    def _extend(self, reply: LeaseReply) -> None:
+    def extend(self, reply: LeaseReply) -> None:
+        """Append what the chief has answered, and hear whether all members are called."""
         self.called = reply.join_group
-        self._allotment.extend(reply)
+        super().extend(reply)

@@ -22,7 +22,7 @@ from hybridsync.protocols.base import (
 )
 from hybridsync.training.local_updates import Gradient, Local, Stepper, Stepping
 from hybridsync.worker.lease_queue import LeaseQueue
-from hybridsync.worker.member import Effects, Numerics, PhaseMember, at_once, run_program
+from hybridsync.worker.member import Effects, Numerics, PhaseMember, run_program
 from hybridsync.worker.requests import IO, CallServer, ComputeUnit
 from hybridsync.worker.server_calls import ServerCalls, version_of
 from hybridsync.worker.transfers import Transfers, Units
@@ -30,7 +30,7 @@ from hybridsync.worker.transfers import Transfers, Units
 
 def own_steps(stepper: Stepper) -> Effects:
     """Return what carries out a worker's own steps, which wait for nobody; a replay takes them like this, too."""
-    return {Step: at_once(stepper.step), Difference: at_once(stepper.difference), Combine: at_once(stepper.combine)}
+    return {Step: stepper.step, Difference: stepper.difference, Combine: stepper.combine}
 
 
 class LocalNumerics(Numerics, Stepping, Protocol):
@@ -145,11 +145,11 @@ class LocalEngine:
         self._was_idle = True
 
     def _compute(self, effect: Compute) -> IO:
-        (unit,), parameters = effect.units, effect.parameters
+        (unit,), parameters, recorder = effect.units, effect.parameters, self._member.recorder
         while unit is not None:
-            started = self._member.begin_unit(unit)
+            started = recorder.computing(unit)
             contribution = yield ComputeUnit(unit, parameters.parameters)
-            self._member.end_unit("server", started, self._numerics.loss(contribution))
+            recorder.compute("server", started, self._member.now(), self._numerics.loss(contribution))
             gradient = Gradient((unit,), parameters.sequence, contribution)
             if not self._numerics.non_finite(contribution):
                 return gradient
@@ -165,7 +165,7 @@ class LocalEngine:
     def _another(self, parameters: Local | Version) -> IO:
         """Return a unit in place of a dropped one; None where others wait for those that were stepped through."""
         stepped = isinstance(parameters, Local) and parameters.units
-        units: Units = self.leases.at_hand(1) if stepped else (yield from self._next(1))
+        units: Units = self.leases.next_units(1) if stepped else (yield from self._next(1))
         self._in_hand += units
         if not units and not stepped:
             raise PhaseRevoked(f"phase {self._member.phase.id} has no more units")
@@ -186,12 +186,10 @@ class LocalEngine:
         return version_of(reply, parameters)
 
     def _push_pull(self, effect: PushPull) -> IO:
-        member, recorder = self._member, self._member.recorder
-        started = member.now()
-        recorder.turn_to(WAITING)
+        recorder = self._member.recorder
+        started = recorder.turn_to(WAITING)
         reply, parameters = yield from self._transfers.make(effect)
-        recorder.turn_to("")
-        recorder.wait("push_pull", "server", started, member.now())
+        recorder.wait("push_pull", "server", started, recorder.turn_to(""))
         self._pushed(effect.gradient.units, reply)
         return version_of(reply, parameters)
 
@@ -200,12 +198,10 @@ class LocalEngine:
         return effect.effect
 
     def _await(self, effect: Await) -> IO:
-        member, recorder = self._member, self._member.recorder
-        started = member.now()
-        recorder.turn_to(WAITING)
+        recorder = self._member.recorder
+        started = recorder.turn_to(WAITING)
         (reply, parameters), units = yield from self._transfers.landed(effect.pending)
-        recorder.turn_to("")
-        recorder.wait("await", "server", started, member.now())
+        recorder.wait("await", "server", started, recorder.turn_to(""))
         self._pushed(units, reply)
         return version_of(reply, parameters)
 

@@ -81,11 +81,11 @@ class LockstepEngine:
         return tuple(units[place] for place in self._places if place < len(units)) if units else None
 
     def _compute(self, effect: Compute) -> IO:
-        self._unfit, total, numerics = [], None, self._numerics
+        self._unfit, total, numerics, recorder = [], None, self._numerics, self._member.recorder
         for unit in effect.units:
-            started = self._member.begin_unit(unit)
+            started = recorder.computing(unit)
             contribution = yield ComputeUnit(unit, None)
-            self._member.end_unit("sync", started, numerics.loss(contribution))
+            recorder.compute("sync", started, self._member.now(), numerics.loss(contribution))
             # The check comes before the collective: one NaN entry would spoil the total of all members.
             unfit = numerics.non_finite(contribution)
             self._unfit.append(f"{NON_FINITE}: {unfit}" if unfit else "")
@@ -99,15 +99,13 @@ class LockstepEngine:
             started = member.now()
             if (yield SendPart(self._units[min(self._index, len(self._units) - 1)], "contribution")):
                 recorder.wait(SEND, "sync", started, member.now())
-        recorder.turn_to(WAITING)
-        started = member.now()
+        started = recorder.turn_to(WAITING)
         total, weight = yield AllReduce(effect.gradient, self._unfit.count(""))
         self._reasons = ()
         if weight != len(self._units):  # all members see it alike
             own = (*self._unfit, *[""] * (self._shares.num_rounds - len(self._unfit)))
             self._reasons = self._shares.by_place((yield AllGather(own)))
-        recorder.wait("average", "sync", started, member.now())
-        recorder.turn_to("")
+        recorder.wait("average", "sync", started, recorder.turn_to(""))
         return total
 
     def _local_update(self, effect: LocalUpdate) -> IO:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hybridsync.core.errors import PhaseRevoked, StalePhase
@@ -41,6 +42,8 @@ class PhaseMember:
       now: returns monotonic seconds.
     """
 
+    __slots__ = ("incarnation", "now", "phase", "protocol", "recorder", "worker")
+
     def __init__(self, worker: int, phase: Phase, recorder: WorkerRecorder) -> None:
         self.worker, self.phase, self.recorder = worker, phase, recorder
         self.protocol = phase.protocol
@@ -51,19 +54,18 @@ class PhaseMember:
         """Return a fresh worker program of the phase's protocol."""
         return self.protocol.worker_program(len(self.phase.members))
 
-    def begin_unit(self, unit: int) -> float:
-        """Record that the computation of `unit` begins; returns when."""
-        self.recorder.computing(unit)
-        return self.now()
 
-    def end_unit(self, category: str, started: float, loss: Any) -> None:
-        """Record that the computation that began at `started` has ended."""
-        self.recorder.turn_to("")
-        self.recorder.compute(category, started, self.now(), loss)
+CarryOut = Callable[[Any], Any]
+"""Carries an effect out: returns its result, or the requests (`IO`) that return it."""
+Effects = Mapping[type, CarryOut]
+"""Effect class -> what carries it out."""
 
 
-Effects = Mapping[type, Callable[[Any], IO]]
-"""Effect class -> what carries it out by requests; its return value is the effect's result."""
+class _Vocabulary(dict[type, CarryOut]):
+    """The effects of one mode; another one is a defect of the protocol."""
+
+    def __missing__(self, kind: type) -> CarryOut:
+        raise AssertionError(f"{kind.__name__} is not an effect of this mode")
 
 
 def run_program(program: Program, effects: Effects) -> IO:
@@ -77,31 +79,21 @@ def run_program(program: Program, effects: Effects) -> IO:
       AssertionError: the program yields an effect outside its mode's vocabulary, or catches the revocation.
       Exception: any other error of a request; the program is closed first.
     """
-    send, result = program.send, None
+    send, known, result = program.send, _Vocabulary(effects), None
     try:
         while True:
             try:
                 effect = send(result)
             except StopIteration:
                 return
-            carry_out = effects.get(type(effect))
-            assert carry_out is not None, f"{type(effect).__name__} is not an effect of this mode"
-            result = yield from carry_out(effect)
+            result = known[type(effect)](effect)
+            if type(result) is GeneratorType:
+                result = yield from result
     except (StalePhase, PhaseRevoked) as revoked:
         _revoke(program, revoked)
         raise PhaseRevoked(str(revoked)) from revoked
     finally:
         program.close()
-
-
-def at_once(answer: Callable[[Any], Any]) -> Callable[[Any], IO]:
-    """Return what carries out an effect by a plain call, without a request."""
-
-    def carry_out(effect: Any) -> IO:
-        return answer(effect)
-        yield  # makes a generator of it
-
-    return carry_out
 
 
 def _revoke(program: Program, reason: Exception) -> None:

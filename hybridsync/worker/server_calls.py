@@ -25,14 +25,16 @@ class ServerCalls:
         by it.
     """
 
+    __slots__ = ("_incarnation", "_member", "_phase_id", "_worker", "restart_count")
+
     def __init__(self, member: PhaseMember) -> None:
         self._member = member
-        self._who = member.phase.id, member.worker, member.incarnation
+        self._phase_id, self._worker, self._incarnation = member.phase.id, member.worker, member.incarnation
         self.restart_count = 0
 
     def push_of(self, units: tuple[int, ...], base: int) -> Push:
         """Return what names a push of these units."""
-        return Push(*self._who, units, base, restart_count=self.restart_count)
+        return Push(self._phase_id, self._worker, self._incarnation, units, base, "", self.restart_count)
 
     def caller(self) -> Push:
         """Return what names this worker in a call that pushes nothing."""

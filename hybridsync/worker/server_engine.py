@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hybridsync.core.errors import StillHeld
 from hybridsync.interfaces.reports import WAITING
-from hybridsync.protocols.base import Compute, Lease, Pull, PushPull, Ready, Received
+from hybridsync.protocols.base import Compute, Lease, Pull, PushPull, Ready, Received, Version
 from hybridsync.training.local_updates import Gradient
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.member import Numerics, PhaseMember, run_program
-from hybridsync.worker.requests import IO, CallServer, ComputeUnit
-from hybridsync.worker.server_calls import ServerCalls, version_of
+from hybridsync.worker.requests import IO, CallServer, ComputeUnit, Units
+from hybridsync.worker.server_calls import ServerCalls
 
 
 class ServerEngine:
@@ -23,6 +23,8 @@ class ServerEngine:
     Attributes:
       leases: units that the worker was given.
     """
+
+    __slots__ = ("_calls", "_member", "_numerics", "leases")
 
     def __init__(self, member: PhaseMember, numerics: Numerics, *, ahead: bool) -> None:
         self._member, self._numerics = member, numerics
@@ -47,45 +49,44 @@ class ServerEngine:
         }
         return run_program(self._member.program(), effects)
 
-    def _lease(self, effect: Lease) -> IO:
-        return (yield from self.leases.next(effect.count)) or None
+    def _lease(self, effect: Lease) -> Units | IO:
+        return self.leases.next_calmly(effect.count) or self._next(effect.count)
+
+    def _next(self, count: int) -> IO:
+        return (yield from self.leases.next(count)) or None
 
     def _pull(self, effect: Pull) -> IO:
         started = self._member.now()
         reply, parameters = yield self._calls.pull()
         self._member.recorder.wait("pull", "server", started, self._member.now())
-        return version_of(reply, parameters)
+        return Version(reply.sequence, parameters)
 
     def _compute(self, effect: Compute) -> IO:
-        (unit,), version, member = effect.units, effect.parameters, self._member
-        started = member.begin_unit(unit)
+        (unit,), version, recorder = effect.units, effect.parameters, self._member.recorder
+        started = recorder.computing(unit)
         contribution = yield ComputeUnit(unit, version.parameters)
-        member.end_unit("server", started, self._numerics.loss(contribution))
+        recorder.compute("server", started, self._member.now(), self._numerics.loss(contribution))
         return Gradient(effect.units, version.sequence, contribution)
 
     def _push_pull(self, effect: PushPull) -> IO:
-        member, recorder = self._member, self._member.recorder
-        started = member.now()
-        recorder.turn_to(WAITING)
+        recorder = self._member.recorder
+        started = recorder.turn_to(WAITING)
         call = self._calls.push_pull(effect.gradient)
         try:
             reply, parameters = yield call
         except StillHeld:
             reply, parameters = yield from self._calls.held(call)
-        recorder.turn_to("")
-        recorder.wait("push_pull", "server", started, member.now())
+        recorder.wait("push_pull", "server", started, recorder.turn_to(""))
         recorder.completed = self.leases.position
-        return version_of(reply, parameters)
+        return Version(reply.sequence, parameters)
 
     def _ready(self, effect: Ready) -> IO:
-        member, recorder = self._member, self._member.recorder
+        recorder = self._member.recorder
         gradient: Gradient = effect.gradient
-        started = member.now()
-        recorder.turn_to(WAITING)
+        started = recorder.turn_to(WAITING)
         push = self._calls.push_of(gradient.units, gradient.base)
         yield from self._calls.held(CallServer("ready", push))
-        recorder.turn_to("")
-        recorder.wait("ready", "server", started, member.now())
+        recorder.wait("ready", "server", started, recorder.turn_to(""))
 
     def _received(self, effect: Received) -> IO:
         yield CallServer("ready", self._calls.push_of((), effect.version.sequence))

@@ -15,7 +15,7 @@ from absl import logging
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.errors import HybridSyncError
 from hybridsync.core.plan import NO_PHASE, PhaseId
-from hybridsync.interfaces.messages import Push, PushReply
+from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.base import Protocol
 from hybridsync.worker.context import ProgramNumerics, WorkerContext
@@ -96,35 +96,32 @@ def carriers_of(context: WorkerContext, links: Sequence[ServerLink], protocol: P
       links: links for all calls; the last one carries pushes in the background of the others.
       protocol: protocol of the phase.
     """
-    keep = _owned if protocol.local_updates else lambda answer: answer
-    return _Calls(context, links, protocol.wire_dtype, keep).carriers
+    return _Calls(context, links, protocol.wire_dtype, keeps=protocol.local_updates).carriers
 
 
 class _Calls:
-    """Carries out the requests of one phase."""
+    """Carries out the requests of one phase; `keeps` where an answer is used beyond the next call."""
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        links: Sequence[ServerLink],
-        wire: str,
-        keep: Callable[[tuple[Any, Any]], tuple[Any, Any]],
-    ) -> None:
+    def __init__(self, context: WorkerContext, links: Sequence[ServerLink], wire: str, *, keeps: bool) -> None:
         self._context, self._wire = context, wire
-        self._link, self._beside = links[0], links[-1]
-        link = self._link
+        self._recorder, self._link, self._beside = context.recorder, links[0], links[-1]
         # A push is staged, decided and answered in calls that follow one another, each with a deadline of its own.
-        self._transfers_secs = 4 * transfer_secs(context.programs.contribution_layout.nbytes)
+        secs = 4 * transfer_secs(context.programs.contribution_layout.nbytes)
+        work = context.recorder.watchdog.work
+        self._pull_work, self._push_work = work("a pull", secs), work("a push", secs)
+        self._beside_work = work("a push", secs)
         self._sent_bytes, self._received_bytes = context.programs.wire_sizes(wire)
         self._verbs: dict[str, Callable[[Push, Any], Any]] = {
-            "pull": lambda push, body: keep(self._pulled(push)),
-            "push_pull": lambda push, body: keep(self._pushed(push, body)),
-            "push": lambda push, body: (self._pushed_beside(push, body), None),
-            "ready": lambda push, body: (None, self._watched("a push", lambda: link.ready(push))),
-            "idle": lambda push, body: (None, link.idle(push)),
+            "pull": self._pull,
+            "push_pull": self._push_pull,
+            "push": self._push_beside,
+            "ready": self._ready,
+            "idle": self._idle,
             "download_opt_state": self._download_opt_state,
             "upload_opt_state": self._upload_opt_state,
         }
+        if keeps:
+            self._verbs |= {verb: _owned(self._verbs[verb]) for verb in ("pull", "push_pull")}
 
     @property
     def carriers(self) -> Carriers:
@@ -137,41 +134,53 @@ class _Calls:
     def _call(self, request: CallServer) -> Any:
         return self._verbs[request.verb](request.push, request.body)
 
-    def _watched(self, name: str, call: Callable[[], Any]) -> Any:
-        with self._context.recorder.watchdog.work(name, self._transfers_secs):
-            return call()
-
-    def _pulled(self, push: Push) -> Any:
-        answer = self._watched("a pull", lambda: self._link.pull(push))
-        self._context.recorder.moved(0, self._received_bytes)
+    def _pull(self, push: Push, _: Any) -> Any:
+        with self._pull_work:
+            answer = self._link.pull(push)
+        self._recorder.moved(0, self._received_bytes)
         return answer
 
-    def _pushed(self, push: Push, body: Any) -> Any:
-        answer = self._watched("a push", lambda: self._link.push_pull(push, body))
-        self._context.recorder.moved(self._sent_bytes, self._received_bytes * answer[0].brings_parameters(push))
+    def _push_pull(self, push: Push, body: Any) -> Any:
+        with self._push_work:
+            answer = self._link.push_pull(push, body)
+        self._recorder.moved(self._sent_bytes, self._received_bytes * answer[0].brings_parameters(push))
         return answer
 
-    def _pushed_beside(self, push: Push, body: Any) -> PushReply:
-        reply = self._watched("a push", lambda: self._beside.push(push, body))
-        self._context.recorder.moved(self._sent_bytes, 0)
-        return reply
+    def _push_beside(self, push: Push, body: Any) -> Any:
+        with self._beside_work:
+            reply = self._beside.push(push, body)
+        self._recorder.moved(self._sent_bytes, 0)
+        return reply, None
+
+    def _ready(self, push: Push, _: Any) -> Any:
+        with self._push_work:
+            self._link.ready(push)
+        return None, None
+
+    def _idle(self, push: Push, _: Any) -> Any:
+        self._link.idle(push)
+        return None, None
 
     def _download_opt_state(self, push: Push, _: Any) -> Any:
         opt_state = self._link.download_opt_state(push)
-        self._context.recorder.moved(0, self._context.programs.opt_state_layout.nbytes)
+        self._recorder.moved(0, self._context.programs.opt_state_layout.nbytes)
         return None, opt_state
 
     def _upload_opt_state(self, push: Push, opt_state: Any) -> Any:
         try:
             answer = self._link.upload_opt_state(push, opt_state)
-            self._context.recorder.moved(self._context.programs.opt_state_layout.nbytes, 0)
+            self._recorder.moved(self._context.programs.opt_state_layout.nbytes, 0)
             return None, answer
         except HybridSyncError as error:
             logging.info("worker %d leaves no optimizer state behind: %s", push.worker, error)
             raise
 
 
-def _owned(answer: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Return an answer whose arrays are not the link's, which fills its buffers anew at the next call."""
-    reply, parameters = answer
-    return reply, jax.tree.map(lambda a: a.copy() if isinstance(a, np.ndarray) else a, parameters)
+def _owned(call: Callable[[Push, Any], Any]) -> Callable[[Push, Any], Any]:
+    """Return a call whose arrays are not the link's, which fills its buffers anew at the next one."""
+
+    def call_and_copy(push: Push, body: Any) -> Any:
+        reply, parameters = call(push, body)
+        return reply, jax.tree.map(lambda a: a.copy() if isinstance(a, np.ndarray) else a, parameters)
+
+    return call_and_copy

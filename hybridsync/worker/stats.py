@@ -9,7 +9,6 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ import jax
 from hybridsync.core.clock import Clock
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import UnitSet
-from hybridsync.core.work_deadlines import UNLIMITED, UNWATCHED, UnitLimit, Watching
+from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.reports import BESIDE, COMPUTING, SEND, Report, Span
 
 RECENT_SHARE = 0.25
@@ -50,16 +49,52 @@ class WorkerRecorder:
       watchdog: watchdog of the worker's process; each unit is a piece of work there.
     """
 
+    __slots__ = (  # hot path: above 30 attributes a dictionary is no longer shared, and each is looked up by its name
+        "_applied",
+        "_at",
+        "_compile_secs",
+        "_compute_secs",
+        "_counts_transfers",
+        "_dropped",
+        "_happened",
+        "_has_usual",
+        "_keep_spans",
+        "_keep_unit_secs",
+        "_last_unit_secs",
+        "_lock",
+        "_losses",
+        "_now",
+        "_open",
+        "_received_bytes",
+        "_sent_bytes",
+        "_spans",
+        "_stepped",
+        "_transfer_secs",
+        "_unit_secs",
+        "_usual_secs",
+        "_wait_secs",
+        "_waited",
+        "_watched",
+        "_worker",
+        "at_unit",
+        "clock",
+        "completed",
+        "incarnation",
+        "phase_id",
+        "stamps",
+        "watchdog",
+    )
+
     def __init__(self, worker: int, clock: Clock, keep_spans: bool, keep_unit_secs: bool = False) -> None:
         self._worker, self._keep_spans, self._keep_unit_secs = worker, keep_spans, keep_unit_secs
-        self.clock = clock
+        self.clock, self._now = clock, clock.monotonic
         self.incarnation = 0
         self.phase_id: PhaseId = NO_PHASE
         self.completed = 0
-        self._at = ("", clock.monotonic())  # one value: the heartbeat never reads half of a change
+        self._at = ("", self._now())  # one value: the heartbeat never reads half of a change
         self._usual_secs, self._has_usual = 0.0, False
         self._lock = threading.Lock()
-        self._happened: deque[Callable[[], None]] = deque()
+        self._happened: deque[tuple[Any, ...]] = deque()  # a method and its values: many workers keep many of them
         self._spans: list[tuple[str, str, float, float, int, int]] = []
         self._losses: list[Any] = []
         self._applied, self._dropped = UnitSet(), ()
@@ -72,7 +107,7 @@ class WorkerRecorder:
         self.stamps: Callable[[], tuple[float, float]] = _no_stamps
         self.at_unit: Callable[[int], None] = _nowhere
         self.watchdog: Watching = UNWATCHED
-        self._unit_limit, self._piece = UnitLimit(), UNWATCHED.begin("", 0.0)
+        self._watched = UNWATCHED.units()
 
     def enter(self, phase_id: PhaseId, counts_transfers: bool = False) -> None:
         """Begin to note for another phase; `counts_transfers` where its pushes wait for no other worker."""
@@ -86,45 +121,50 @@ class WorkerRecorder:
             self._usual_secs, self._has_usual = 0.0, False
             self.phase_id, self.completed = phase_id, 0
             self.turn_to("")
-        self._unit_limit = UnitLimit()  # another mode computes with another program, which may have to be compiled
+        self._watched = self.watchdog.units()  # another mode computes with another program, which may compile it
 
-    def turn_to(self, doing: str) -> None:
-        """Note what the training thread is at from now on: `COMPUTING`, `WAITING` or ""."""
-        self._at = doing, self.clock.monotonic()
+    def turn_to(self, doing: str) -> float:
+        """Note what the training thread is at from now on: `COMPUTING`, `WAITING` or ""; returns the time."""
+        now = self._now()
+        self._at = doing, now
+        return now
 
-    def computing(self, unit: int) -> None:
-        """Note that the computation of `unit` begins."""
-        self.turn_to(COMPUTING)
-        self._piece = self.watchdog.begin(f"unit {unit}", self._unit_limit.secs)
+    def computing(self, unit: int) -> float:
+        """Note that the computation of `unit` begins; returns when."""
+        started = self._now()
+        self._at = COMPUTING, started
+        self._watched.begin(unit)
         self.at_unit(unit)
+        return started
 
     def emulating(self) -> None:
-        """Note that the computation has ended. Its emulated device goes on: it is slow on purpose and never hangs."""
+        """Note that the computation has ended. Its emulated device goes on."""
         self.turn_to("")
-        self.watchdog.end(self._piece)
-        self._piece = self.watchdog.begin("an emulated device", UNLIMITED)
+        self._watched.emulate()
 
     def compute(self, category: str, started: float, ended: float, loss: Any) -> None:
         """Note one unit's local computation, which has ended; `loss` is None where none was computed."""
+        self._at = "", ended
         self.at_unit(-1)
-        self.watchdog.end(self._piece)
-        self._unit_limit.record(ended - started)
-        self._happened.append(partial(self._computed, category, started, ended - started, loss))
+        self._watched.end(ended - started)
+        self._happened.append((WorkerRecorder._computed, category, started, ended, loss))
         if len(self._happened) > MOST_HAPPENED:
             with self._lock:
                 self._take_in()
 
     def wait(self, name: str, category: str, started: float, ended: float) -> None:
         """Note time in which this worker waited for others or for a transfer."""
-        self._happened.append(partial(self._has_waited, name, category, started, ended - started))
+        self._happened.append((WorkerRecorder._has_waited, name, category, started, ended))
 
     def _take_in(self) -> None:
         """Take in what has happened, in its order; called under the lock."""
         happened = self._happened
         while happened:
-            happened.popleft()()
+            take_in, *values = happened.popleft()
+            take_in(self, *values)
 
-    def _computed(self, category: str, started: float, secs: float, loss: Any) -> None:
+    def _computed(self, category: str, started: float, ended: float, loss: Any) -> None:
+        secs = ended - started
         self._compute_secs += secs
         if self._has_usual:
             self._usual_secs += RECENT_SHARE * (secs - self._usual_secs)
@@ -146,7 +186,8 @@ class WorkerRecorder:
         if self._keep_spans:
             self._spans.append(("compute", category, started, secs, self.phase_id.number, 1))
 
-    def _has_waited(self, name: str, category: str, started: float, secs: float) -> None:
+    def _has_waited(self, name: str, category: str, started: float, ended: float) -> None:
+        secs = ended - started
         self._wait_secs += secs
         self._waited = True
         if self._counts_transfers if name == "push_pull" else name == SEND and not self._stepped:
@@ -162,7 +203,7 @@ class WorkerRecorder:
 
     def moved(self, sent_bytes: int, received_bytes: int) -> None:
         """Note gradients and states that this worker has sent and received, as they travel."""
-        self._happened.append(partial(self._has_moved, sent_bytes, received_bytes))
+        self._happened.append((WorkerRecorder._has_moved, sent_bytes, received_bytes))
 
     def _has_moved(self, sent_bytes: int, received_bytes: int) -> None:
         self._sent_bytes += sent_bytes
@@ -186,12 +227,12 @@ class WorkerRecorder:
 
     def step(self, started: float, ended: float, num_units: int) -> None:
         """Note one completed lock-step step."""
-        self._happened.append(partial(self._has_stepped, started, ended - started, num_units))
+        self._happened.append((WorkerRecorder._has_stepped, started, ended, num_units))
 
-    def _has_stepped(self, started: float, secs: float, num_units: int) -> None:
+    def _has_stepped(self, started: float, ended: float, num_units: int) -> None:
         self._stepped = True
         if self._keep_spans:
-            self._spans.append(("step", "sync", started, secs, self.phase_id.number, num_units))
+            self._spans.append(("step", "sync", started, ended - started, self.phase_id.number, num_units))
 
     def record_outcome(self, applied: tuple[int, ...], dropped: tuple[tuple[int, str], ...]) -> None:
         """Note what became of a lock-step step's units; one member does so for all."""
@@ -239,7 +280,7 @@ class WorkerRecorder:
             doing=doing,
             spans=tuple(Span(*span) for span in spans),
             unit_secs=tuple(unit_secs),
-            doing_secs=self.clock.monotonic() - since if doing else 0.0,
+            doing_secs=self._now() - since if doing else 0.0,
             usual_secs=usual_secs,
             sent_bytes=moved[0],
             received_bytes=moved[1],

@@ -306,17 +306,19 @@ def test_what_a_worker_does_is_known_also_while_it_is_in_an_older_phase_and_unti
     older = begin(chief, "asp")
     chief.service.report(Report("worker", 1, 1, older.id, doing=COMPUTING, doing_secs=3.0, usual_secs=0.2))
     phase = begin(chief, "ssp", number=2)
-    assert chief.control.doing()[1] == Doing(), "it has said nothing since the phase was announced"
+    assert chief.control.doing(0.5) == {}, "it has said nothing since the phase was announced"
     enter(chief, 0, after=older.id)
     chief.service.report(Report("worker", 0, 1, phase.id, doing=WAITING, doing_secs=1.0))
     chief.service.report(Report("worker", 1, 1, older.id, doing=COMPUTING, doing_secs=4.0, usual_secs=0.2))
-    doing = chief.control.doing()
+    assert chief.control.doing(4.0) == {}, "nobody has been at it for longer"
+    doing = chief.control.doing(3.9)
     assert doing[0] == Doing(WAITING, 1.0, 0.0, phase.id)
     assert doing[1] == Doing(COMPUTING, 4.0, 0.2, older.id)
     assert doing[2] == Doing()
     enter(chief, 0, after=phase.id)
+    assert 0 not in chief.control.doing(3.9)
     chief.control.members.evict(1, "hung")
-    assert not {0, 1} & set(chief.control.doing())
+    assert not {0, 1} & set(chief.control.doing(0.5))
 
 
 # --- what is counted afterwards ---

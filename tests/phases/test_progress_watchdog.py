@@ -46,8 +46,8 @@ class FakeControl:
     inside: list[int] = field(default_factory=lambda: [0, 1])
     said: dict[int, Doing] = field(default_factory=dict)
 
-    def doing(self) -> dict[int, Doing]:
-        return self.said
+    def doing(self, secs: float) -> dict[int, Doing]:
+        return self.said if any(each.secs > secs for each in self.said.values()) else {}
 
     def worker_rates(self) -> dict[int, float]:
         return dict.fromkeys(PHASE.members, self.rate / len(PHASE.members))

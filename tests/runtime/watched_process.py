@@ -41,10 +41,12 @@ class Worker:
     """
 
     def __init__(self, watchdog: Watchdog) -> None:
+        from hybridsync.core.plan import PhaseId
         from hybridsync.worker.stats import WorkerRecorder
 
         self._recorder = WorkerRecorder(3, SYSTEM_CLOCK, keep_spans=False)
         self._recorder.watchdog = watchdog
+        self._recorder.enter(PhaseId(1, 0))
 
     def compute(self, unit: int, code: Callable[[], None]) -> None:
         started = SYSTEM_CLOCK.monotonic()

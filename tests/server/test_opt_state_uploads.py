@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -104,6 +105,20 @@ def test_what_is_of_another_push_than_the_last_one_is_not_taken_nor_waited_for()
     _, state = cluster.captured(phase)
     assert fingerprint(state.opt_state) == fingerprint(cluster.state.opt_state)
     assert cluster.left == []
+
+
+def test_a_snapshot_that_waits_for_a_worker_goes_on_at_once_when_that_is_fenced(monkeypatch):
+    monkeypatch.setattr(primary_module, "UPLOAD_SECS", 120.0)
+    cluster = Cluster(programs(), 1)
+    phase = cluster.enter(spec=SPEC)
+    pushed_once(cluster, phase)
+    with ThreadPoolExecutor(1) as thread:
+        captured = thread.submit(cluster.captured, phase)
+        while cluster.primary.role_state().open and not captured.done():  # closed and unlocked, it waits
+            continue
+        cluster.primary.fence(phase.id, 0, 1)
+        _, state = captured.result(60.0)
+    assert fingerprint(state.opt_state) == fingerprint(cluster.state.opt_state)
 
 
 def test_a_fenced_worker_is_not_waited_for():

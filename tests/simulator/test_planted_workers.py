@@ -29,9 +29,10 @@ def leaves_a_unit_out(patch: pytest.MonkeyPatch) -> None:
 
     def take(self: LeaseQueue, count: int) -> IO:
         units = yield from original(self, count)
-        return units[1:] + self.at_hand(1) if self.position == 7 else units
+        return units[1:] + self.next_units(1) if self.position == 7 else units
 
     patch.setattr(LeaseQueue, "next", take)
+    patch.setattr(LeaseQueue, "next_calmly", lambda self, count: ())
 
 
 def offers_a_gradient_of_another_unit(patch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ class Queue:
 
     def next(self, count: int = 1) -> tuple[int, ...]:
         self._member.recorder.completed = self.leases.position
-        return self.script.drive(self.leases.next(count))
+        return self.leases.next_calmly(count) or self.script.drive(self.leases.next(count))
 
     def _answer(self, request: Any) -> Any:
         if request == "idle":

@@ -8,7 +8,7 @@ import pytest
 
 from hybridsync.core.errors import PhaseRevoked, StaleIncarnation, StalePhase
 from hybridsync.protocols.base import Compute, Lease, Pull
-from hybridsync.worker.member import at_once, run_program
+from hybridsync.worker.member import run_program
 from tests.worker.scripted import Script
 
 
@@ -34,7 +34,7 @@ def effects_with(**changes):
         "compute": lambda effect: ("gradient", effect.units),
         **changes,
     }
-    return {Pull: at_once(answers["pull"]), Lease: at_once(answers["lease"]), Compute: at_once(answers["compute"])}
+    return {Pull: answers["pull"], Lease: answers["lease"], Compute: answers["compute"]}
 
 
 def raising(error):

@@ -118,7 +118,8 @@ class Connection(LinkConnection):
             if not data:
                 raise ConnectionResetError(None, "it ended the connection")
             reply = parse(pb.LinkReply, data)
-            self._refused(reply, call)
+            if reply.error:
+                raise self._refused(reply, call)
             if flags & _CUT_OFF:
                 self._drop()  # the role takes the file for delivered
                 raise HybridSyncError(f"{call} gets no memory of {self._who}: no descriptor is left; raise `ulimit -n`")

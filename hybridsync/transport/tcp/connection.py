@@ -103,7 +103,8 @@ class TcpConnection(LinkConnection):
         except HybridSyncError:
             self._drop()
             raise
-        self._refused(reply, request.call)
+        if reply.error:
+            raise self._refused(reply, request.call)
         return reply, self._received(lanes, request, reply, lent_bytes)
 
     def _received(self, lanes: Lanes, request: pb.LinkRequest, reply: pb.LinkReply, lent_bytes: int) -> np.ndarray:
