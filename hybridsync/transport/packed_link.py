@@ -52,11 +52,17 @@ class PackedLink:
         # One each: behind a lost connection the buffer is another one, and the last one's memory goes back.
         self._contribution_trees = [BufferTrees(cut.layout, most=1) for cut in self._contribution_cuts]
         self._parameter_trees = [BufferTrees(cut.layout) for cut in self._parameter_cuts]
+        self._prepared: tuple[Any, list[list[np.ndarray]]] = None, []
         self._side_by_side = ThreadPoolExecutor(len(self._others), "servers") if len(self._others) > 1 else None
 
     def pull(self, push: Push) -> tuple[PushReply, Parameters]:
         """See `ServerLink.pull`."""
         return self._completed(push, *self._primary.pull(push))
+
+    def prepare(self, contribution: Any) -> None:
+        """See `ServerLink.prepare`: nothing is left to do at the push but to copy the numbers."""
+        cuts = self._contribution_cuts
+        self._prepared = contribution, [cut.layout.arrays_of(cut.part_of(contribution)) for cut in cuts]
 
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Parameters]:
         """See `ServerLink.push_pull`."""
@@ -68,9 +74,13 @@ class PackedLink:
 
     def _staged(self, push: Push, contribution: Any) -> Push:
         """Pack a contribution, and stage it at the other servers; returns the push that the primary is offered."""
+        if self._prepared[0] is not contribution:
+            self.prepare(contribution)
+        arrays = self._prepared[1]
+        self._prepared = None, []
         links = (self._primary, *self._others)
-        for cut, trees, link in zip(self._contribution_cuts, self._contribution_trees, links, strict=True):
-            trees.of(link.contribution).pack(cut.part_of(contribution))
+        for trees, link, of_part in zip(self._contribution_trees, links, arrays, strict=True):
+            trees.of(link.contribution).copy(of_part)
         if not self._others:
             return push
         found = self._of_each(lambda server: server.stage(push))

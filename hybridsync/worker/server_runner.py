@@ -18,7 +18,7 @@ from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.base import Protocol
-from hybridsync.worker.context import ProgramNumerics, WorkerContext
+from hybridsync.worker.context import ProgramNumerics, WorkerContext, nothing
 from hybridsync.worker.drive_threads import Carriers, drive
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.link import ServerLink
@@ -97,7 +97,8 @@ def carriers_of(context: WorkerContext, links: Sequence[ServerLink], protocol: P
       protocol: protocol of the phase.
     """
     keep = _owned if protocol.local_updates else lambda answer: answer
-    return _Calls(context, links, protocol.wire_dtype, keep).carriers
+    prepare = nothing if protocol.local_updates else links[0].prepare  # what is computed is what is pushed
+    return _Calls(context, links, protocol.wire_dtype, keep, prepare).carriers
 
 
 class _Calls:
@@ -109,8 +110,9 @@ class _Calls:
         links: Sequence[ServerLink],
         wire: str,
         keep: Callable[[tuple[Any, Any]], tuple[Any, Any]],
+        prepare: Callable[[Any], None],
     ) -> None:
-        self._context, self._wire = context, wire
+        self._context, self._wire, self._prepare = context, wire, prepare
         self._link, self._beside = links[0], links[-1]
         link = self._link
         # A push is staged, decided and answered in calls that follow one another, each with a deadline of its own.
@@ -132,7 +134,7 @@ class _Calls:
         return {LeaseUnits: self._context.lease, ComputeUnit: self._compute, CallServer: self._call}
 
     def _compute(self, request: ComputeUnit) -> Any:
-        return self._context.gradient(request.parameters, request.unit, self._wire)
+        return self._context.gradient(request.parameters, request.unit, self._wire, self._prepare)
 
     def _call(self, request: CallServer) -> Any:
         return self._verbs[request.verb](request.push, request.body)
@@ -147,8 +149,10 @@ class _Calls:
         return answer
 
     def _pushed(self, push: Push, body: Any) -> Any:
-        answer = self._watched("a push", lambda: self._link.push_pull(push, body))
-        self._context.recorder.moved(self._sent_bytes, self._received_bytes * answer[0].brings_parameters(push))
+        recorder = self._context.recorder
+        with recorder.watchdog.work("a push", self._transfers_secs):  # no call more on the way to every push
+            answer = self._link.push_pull(push, body)
+        recorder.moved(self._sent_bytes, self._received_bytes * answer[0].brings_parameters(push))
         return answer
 
     def _pushed_beside(self, push: Push, body: Any) -> PushReply:
