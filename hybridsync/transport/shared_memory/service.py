@@ -174,11 +174,13 @@ class Session(LinkSession):
         push, num_bytes = push_in(frame)
         if self._services.parameters is None:
             raise InvalidMessage("this role has no parameters of its own, and takes no push")
-        self._check_offer(num_bytes)
+        contribution = self._contribution
+        if contribution is None or num_bytes != contribution.buffer.nbytes:
+            self._check_offer(num_bytes)  # refuses it
+        assert contribution is not None
         offer = self._services.parameters.begin_push(push)
-        assert self._contribution is not None
         self._give_back()  # before the update, which may write over it: the caller has computed on it
-        answer = offer(self._contribution.buffer)
+        answer = offer(contribution.buffer)
         reply, view = answer.reply, answer.parameters
         number = self._lent_number(view, view.buffer.nbytes)
         if reply.brings_parameters(push):
@@ -221,7 +223,8 @@ class Session(LinkSession):
         """Lend a view; returns the number of its slab."""
         assert self._lent is None, "one view is lent at a time"
         self._lent, buffer = view, view.buffer
-        check_size(num_bytes, buffer.nbytes)
+        if num_bytes != buffer.nbytes:
+            check_size(num_bytes, buffer.nbytes)
         found = self._numbers.get(id(buffer))
         if found is None:
             self._numbers[id(buffer)] = found = buffer, self._memory.number_of(buffer)
