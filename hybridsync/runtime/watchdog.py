@@ -48,7 +48,8 @@ class _Work(Piece):
 class Watchdog:
     """Watches the threads of a role's process (see `hybridsync.core.work_deadlines.Watching`).
 
-    There is no lock: each thread changes its own stack of pieces only, and the watchdog's thread reads the tops.
+    There is no lock: each thread changes its own stack of pieces only, and the watchdog's thread reads the tops. A
+    worker comes here four times a unit when its code is cold, so each of these calls makes no other call of this class.
 
     Args:
       who: the role, for the log.
@@ -72,6 +73,7 @@ class Watchdog:
         self._tick_secs = min(LONGEST_TICK_SECS, floor_secs / LOOKS)
         self._judge = Judge(floor_secs, self._tick_secs, self._now())
         self._stacks: dict[int, list[Piece]] = {}
+        self._mine = threading.local()  # its `stack` is one of them
         self._stop = threading.Event()
 
     def start(self) -> None:
@@ -84,21 +86,29 @@ class Watchdog:
 
     def begin(self, name: str, limit_secs: float) -> Piece:
         """See `Watching.begin`."""
-        piece = Piece(name, limit_secs, 0.0)
-        self.push(piece)
+        piece = Piece(name, limit_secs, self._now())
+        try:
+            self._mine.stack.append(piece)
+        except AttributeError:
+            self._new_stack().append(piece)
         return piece
 
     def push(self, piece: Piece) -> None:
         """Begin this piece."""
         piece.started = self._now()
-        stack = self._stacks.get(get_ident())
-        if stack is None:
-            stack = self._stacks[get_ident()] = []
-        stack.append(piece)
+        try:
+            self._mine.stack.append(piece)
+        except AttributeError:
+            self._new_stack().append(piece)
+
+    def _new_stack(self) -> list[Piece]:
+        """Return the stack of a thread that begins its first piece."""
+        stack = self._mine.stack = self._stacks[get_ident()] = []
+        return stack
 
     def end(self, piece: Piece) -> None:
         """See `Watching.end`."""
-        stack = self._stacks[get_ident()]
+        stack = self._mine.stack
         while stack.pop() is not piece:
             continue
         if stack:

@@ -14,6 +14,7 @@ primary. A protocol's state is divided as the parameters are.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -156,6 +157,7 @@ class Contributions:
         self._shapes = part.programs.contribution
         narrow, self._wide = map(Layout.of, (narrowed_contribution(self._shapes, BFLOAT16), self._shapes))
         self._layouts = {narrow.nbytes: narrow, self._wide.nbytes: self._wide}
+        self._known: dict[int, tuple[weakref.ref[np.ndarray], Any]] = {}  # trees in buffers that live, by their ids
 
     def unpack(self, buffer: np.ndarray) -> Any:
         """Return the contribution in a buffer, as views of it; of one with a narrow type, float32 copies.
@@ -167,8 +169,20 @@ class Contributions:
         if layout is None:
             sizes = " or ".join(map(str, self._layouts))
             raise SchemaMismatch(f"a contribution has {sizes} bytes, and this one {buffer.nbytes}")
-        contribution = layout.unpack(buffer)
+        contribution = self._tree_in(buffer, layout)
         return contribution if layout is self._wide else widened(contribution, self._shapes)
+
+    def _tree_in(self, buffer: np.ndarray, layout: Layout) -> Any:
+        """Return the tree in a buffer; its views are made once, as a worker's memory comes again with each push."""
+        key = id(buffer)
+        known = self._known.get(key)
+        if known is not None:
+            return known[1]
+        if buffer.base is None:  # its views would keep it alive
+            return layout.unpack(buffer)
+        tree = layout.unpack(buffer[:])
+        self._known[key] = weakref.ref(buffer, lambda _: self._known.pop(key, None)), tree
+        return tree
 
     def is_finite(self, buffer: np.ndarray) -> bool:
         """Return whether the contribution in a buffer is seen to be finite at a glance; False proves nothing."""

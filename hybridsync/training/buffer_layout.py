@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,6 +114,26 @@ class Layout:
         """Each leaf's type by its path, as `float32[2,3]`."""
         return {leaf.path: str(leaf) for leaf in self.leaves}
 
+    def arrays_of(self, tree: Any) -> list[np.ndarray]:
+        """Return a tree's leaves as arrays of the host that fit into this layout, as `BufferTree.copy` takes them.
+
+        Raises:
+          SchemaMismatch: the tree does not fit; names the leaf and both values.
+        """
+        leaves, treedef = jax.tree_util.tree_flatten(tree)
+        if treedef != self.treedef:
+            difference = first_difference(Layout.of(tree).types, self.types)
+            raise SchemaMismatch(f"cannot pack: {difference or f'{treedef} is not {self.treedef}'}")
+        arrays = [np.asarray(leaf) for leaf in leaves]
+        for spec, array in zip(self.leaves, arrays, strict=True):
+            dtype = array.dtype
+            fits = dtype is spec.dtype or dtype == spec.dtype or _rounds(dtype, spec.dtype)
+            if not fits or array.shape != spec.shape:
+                raise SchemaMismatch(
+                    f"cannot pack: leaf {spec.path} is {describe(array.dtype, array.shape)}, expected {spec}"
+                )
+        return arrays
+
     def empty(self) -> np.ndarray:
         """Return a fresh zeroed buffer: uint8[nbytes], its first byte at a multiple of 64."""
         raw = np.zeros(self.nbytes + ALIGNMENT, np.uint8)
@@ -193,7 +213,7 @@ class Layout:
             return False
         for start, stop in spans:
             flat = buffer[start:stop].view(np.float32)
-            if not math.isfinite(_sum_of_squares(flat)):
+            if not math.isfinite(np.vdot(flat, flat)):  # which warns of no overflow, as `np.dot` does
                 return False
         return True
 
@@ -218,22 +238,17 @@ class BufferTree:
         Raises:
           SchemaMismatch: the tree does not fit, or the buffer is read-only.
         """
-        layout, views = self.layout, self._views
-        leaves, treedef = jax.tree_util.tree_flatten(tree)
-        if treedef != layout.treedef:
-            difference = first_difference(Layout.of(tree).types, layout.types)
-            raise SchemaMismatch(f"cannot pack: {difference or f'{treedef} is not {layout.treedef}'}")
-        arrays = [np.asarray(leaf) for leaf in leaves]
-        for spec, array in zip(layout.leaves, arrays, strict=True):
-            dtype = array.dtype
-            fits = dtype is spec.dtype or dtype == spec.dtype or _rounds(dtype, spec.dtype)
-            if not fits or array.shape != spec.shape:
-                raise SchemaMismatch(
-                    f"cannot pack: leaf {spec.path} is {describe(array.dtype, array.shape)}, expected {spec}"
-                )
-        if views and not views[0].flags.writeable:
-            raise SchemaMismatch(f"cannot pack leaf {layout.leaves[0].path}: the buffer is read-only")
-        for view, array in zip(views, arrays, strict=True):
+        return self.copy(self.layout.arrays_of(tree))
+
+    def copy(self, arrays: Sequence[np.ndarray]) -> Any:
+        """Copy what `Layout.arrays_of` has returned into the buffer, and return that.
+
+        Raises:
+          SchemaMismatch: the buffer is read-only.
+        """
+        if self._views and not self._views[0].flags.writeable:
+            raise SchemaMismatch(f"cannot pack leaf {self.layout.leaves[0].path}: the buffer is read-only")
+        for view, array in zip(self._views, arrays, strict=True):
             view[...] = array  # to the nearest even
         return self.buffer
 
@@ -267,11 +282,6 @@ class BufferTrees:
     def clear(self) -> None:
         """Let go of all buffers."""
         self._kept.clear()
-
-
-@np.errstate(over="ignore", invalid="ignore")
-def _sum_of_squares(flat: np.ndarray) -> float:
-    return np.dot(flat, flat)
 
 
 def _rounds(found: np.dtype[Any], expected: np.dtype[Any]) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,6 +17,9 @@ from hybridsync.transport.grpc.channels import FIRST_PAUSE_SECS
 from hybridsync.transport.grpc.codec import decode, encode
 from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS
 from hybridsync.transport.named_errors import raised
+
+R = TypeVar("R")
+A = TypeVar("A")
 
 
 class LinkConnection(ABC):
@@ -43,33 +48,48 @@ class LinkConnection(ABC):
     def call(self, request: pb.LinkRequest, lent_bytes: int = 0) -> tuple[pb.LinkReply, np.ndarray]:
         """Return the reply, and what it lends: uint8[lent_bytes]; valid until the next call that lends.
 
+        Args:
+          request: request to send.
+          lent_bytes: size in bytes of what the reply lends; 0 where it lends nothing.
+
         Raises:
           HybridSyncError: by its own name, the error that the role answers with.
           RoleLost: the role is gone, this end was closed, or what was lent is lost.
           WaitTimeout: the role does not answer in time.
           SchemaMismatch: the lent buffer has another size.
         """
+        secs = self._secs_of(request, lent_bytes)
+        return self._repeated(request.call, secs, self._exchange, request, lent_bytes)
+
+    def push_pull(self, push: Push, lent_bytes: int) -> tuple[PushReply, np.ndarray]:
+        """Push what was written; return the reply, and what it lends (see `call`)."""
+        request = pb.LinkRequest(call="push_pull", push=encode(push), num_bytes=self.contribution.nbytes)
+        reply, lent = self.call(request, lent_bytes)
+        return decode(PushReply, reply.reply), lent
+
+    def _repeated(
+        self, call: str, secs: float, exchange: Callable[[R, int], tuple[A, np.ndarray]], request: R, lent_bytes: int
+    ) -> tuple[A, np.ndarray]:
+        """Carry out a call, again on a new connection where one is lost (see the class)."""
         with self._lock:
             first_failed: float | None = None
             while True:
                 if self._closed.is_set():
-                    raise RoleLost(f"{self._who} was not asked for {request.call}: the link is closed here")
+                    raise RoleLost(f"{self._who} was not asked for {call}: the link is closed here")
                 try:
-                    return self._exchange(request, lent_bytes)
+                    return exchange(request, lent_bytes)
                 except HybridSyncError:  # its answer; some of them are an OSError, too
                     raise
                 except BlockingIOError:
                     self._drop()
-                    raise WaitTimeout(
-                        f"{self._who} did not answer {request.call} within {self._secs_of(request, lent_bytes):g} s"
-                    ) from None
+                    raise WaitTimeout(f"{self._who} did not answer {call} within {secs:g} s") from None
                 except OSError as error:  # the connection, or the role, is gone
                     self._drop()
                     now = SYSTEM_CLOCK.monotonic()
                     first_failed = first_failed or now
                     if now - first_failed > UNREACHABLE_SECS:
                         raise RoleLost(
-                            f"{self._who} could not be reached for {request.call} within {UNREACHABLE_SECS:g} s "
+                            f"{self._who} could not be reached for {call} within {UNREACHABLE_SECS:g} s "
                             f"({error.strerror or error}); is its process running?"
                         ) from error
                 self._closed.wait(FIRST_PAUSE_SECS)
@@ -161,12 +181,13 @@ class ConnectedParameters(_Link):
 
     def pull(self, push: Push) -> tuple[PushReply, np.ndarray]:
         """See `ParameterLink.pull`."""
-        return self._ask("pull", push, self._parameters_bytes, self._parameters_bytes)
+        request = pb.LinkRequest(call="pull", push=encode(push), num_bytes=self._parameters_bytes)
+        reply, parameters = self._connection.call(request, self._parameters_bytes)
+        return decode(PushReply, reply.reply), parameters
 
     def push_pull(self, push: Push) -> tuple[PushReply, np.ndarray]:
         """See `ParameterLink.push_pull`."""
-        lent_bytes = 0 if push.push_only else self._parameters_bytes
-        return self._ask("push_pull", push, self._connection.contribution.nbytes, lent_bytes)
+        return self._connection.push_pull(push, 0 if push.push_only else self._parameters_bytes)
 
     def idle(self, push: Push) -> None:
         """See `ParameterPort.idle`."""
@@ -175,11 +196,6 @@ class ConnectedParameters(_Link):
     def ready(self, push: Push) -> None:
         """See `ParameterPort.ready`."""
         self._connection.call(pb.LinkRequest(call="ready", push=encode(push)))
-
-    def _ask(self, call: str, push: Push, num_bytes: int, lent_bytes: int) -> tuple[PushReply, np.ndarray]:
-        request = pb.LinkRequest(call=call, push=encode(push), num_bytes=num_bytes)
-        reply, parameters = self._connection.call(request, lent_bytes)
-        return decode(PushReply, reply.reply), parameters
 
 
 class ConnectedBlocks(_Link):

@@ -104,6 +104,9 @@ class ThreadLink:
         """See `ServerLink.pull`."""
         return _arrived(self._server.pull(push))
 
+    def prepare(self, contribution: Any) -> None:
+        """Do nothing: trees go through as they are."""
+
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Parameters]:
         """See `ServerLink.push_pull`."""
         return _arrived(self._server.begin_push(push)(contribution))

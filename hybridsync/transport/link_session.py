@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from absl import logging
@@ -22,6 +22,9 @@ from hybridsync.transport.grpc.interceptors import check_speaker
 from hybridsync.transport.grpc.parameter_server import BUFFER_SECS
 from hybridsync.transport.link import Services
 from hybridsync.transport.named_errors import named
+
+Data = TypeVar("Data")
+Reply = TypeVar("Reply")
 
 MOST_BYTES = 1 << 16
 """Of a request or a reply; buffers are not in them."""
@@ -85,17 +88,28 @@ class LinkSession(ABC):
         Raises:
           CallerLost: the connection is of no more use.
         """
+        return self._by_name(self._answer, data)
+
+    def _answer(self, data: bytes) -> pb.LinkReply:
+        if len(data) > MOST_BYTES:
+            raise InvalidMessage(f"the request has more than {MOST_BYTES} bytes, and a buffer is not sent in it")
+        request = parse(pb.LinkRequest, data)
+        self._admit(request)
+        call = self._calls.get(request.call)
+        if call is None:
+            raise InvalidMessage(f"this role does not answer {request.call[:40]!r} over {self.over}")
+        if self._caller is not None:
+            self._check_caller(request, self._caller)
+        return call(request)
+
+    def _by_name(self, answer: Callable[[Data], Reply], data: Data) -> Reply | pb.LinkReply:
+        """Return an answer, or the reply that names the error that it raised.
+
+        Raises:
+          CallerLost: the connection is of no more use.
+        """
         try:
-            if len(data) > MOST_BYTES:
-                raise InvalidMessage(f"the request has more than {MOST_BYTES} bytes, and a buffer is not sent in it")
-            request = parse(pb.LinkRequest, data)
-            self._admit(request)
-            call = self._calls.get(request.call)
-            if call is None:
-                raise InvalidMessage(f"this role does not answer {request.call[:40]!r} over {self.over}")
-            if self._caller is not None:
-                self._check_caller(request, self._caller)
-            return call(request)
+            return answer(data)
         except HybridSyncError as error:
             return refusal(error)
         except CallerLost:

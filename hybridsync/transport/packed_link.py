@@ -52,11 +52,18 @@ class PackedLink:
         # One each: behind a lost connection the buffer is another one, and the last one's memory goes back.
         self._contribution_trees = [BufferTrees(cut.layout, most=1) for cut in self._contribution_cuts]
         self._parameter_trees = [BufferTrees(cut.layout) for cut in self._parameter_cuts]
+        self._is_whole = len(parts) == 1  # whose trees are neither divided nor joined
+        self._prepared: tuple[Any, list[list[np.ndarray]]] = None, []
         self._side_by_side = ThreadPoolExecutor(len(self._others), "servers") if len(self._others) > 1 else None
 
     def pull(self, push: Push) -> tuple[PushReply, Parameters]:
         """See `ServerLink.pull`."""
         return self._completed(push, *self._primary.pull(push))
+
+    def prepare(self, contribution: Any) -> None:
+        """See `ServerLink.prepare`: nothing is left to do at the push but to copy the numbers."""
+        cuts = self._contribution_cuts
+        self._prepared = contribution, [cut.layout.arrays_of(cut.part_of(contribution)) for cut in cuts]
 
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Parameters]:
         """See `ServerLink.push_pull`."""
@@ -68,11 +75,16 @@ class PackedLink:
 
     def _staged(self, push: Push, contribution: Any) -> Push:
         """Pack a contribution, and stage it at the other servers; returns the push that the primary is offered."""
-        links = (self._primary, *self._others)
-        for cut, trees, link in zip(self._contribution_cuts, self._contribution_trees, links, strict=True):
-            trees.of(link.contribution).pack(cut.part_of(contribution))
-        if not self._others:
+        if self._prepared[0] is not contribution:
+            self.prepare(contribution)
+        arrays = self._prepared[1]
+        self._prepared = None, []
+        if self._is_whole:
+            self._contribution_trees[0].of(self._primary.contribution).copy(arrays[0])
             return push
+        links = (self._primary, *self._others)
+        for trees, link, of_part in zip(self._contribution_trees, links, arrays, strict=True):
+            trees.of(link.contribution).copy(of_part)
         found = self._of_each(lambda server: server.stage(push))
         return push._replace(non_finite=next(filter(None, found), ""))
 
@@ -106,8 +118,10 @@ class PackedLink:
 
     def _completed(self, push: Push, reply: PushReply, parameters: np.ndarray) -> tuple[PushReply, Parameters]:
         """Fetch what belongs to the primary's reply from the others, and join it."""
+        if self._is_whole:
+            return reply, self._parameter_trees[0].of(parameters).tree
         others = self._parameters[1:]
-        if self._others and (not push.units or reply.brings_parameters(push) or not self._parameters):
+        if not push.units or reply.brings_parameters(push) or not self._parameters:
             wanted = push._replace(units=(), base=reply.sequence)
             others = self._of_each(lambda server: server.pull_at(wanted))
         self._parameters = [parameters, *others]

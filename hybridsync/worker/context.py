@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,10 @@ from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.state import TrainState
 from hybridsync.worker.requests import LeaseUnits, SendPart
 from hybridsync.worker.stats import WorkerRecorder
+
+
+def nothing(contribution: Any) -> None:
+    """Prepare nothing."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +45,22 @@ class WorkerContext:
         """Ask the chief for units."""
         return self.chief.lease(request.request)
 
-    def gradient(self, parameters: Parameters, unit: int, wire: str = FLOAT32) -> Any:
-        """Compute a unit's contribution to its end, and take as long as the emulated device would."""
+    def gradient(
+        self, parameters: Parameters, unit: int, wire: str = FLOAT32, prepare: Callable[[Any], None] = nothing
+    ) -> Any:
+        """Compute a unit's contribution to its end, and take as long as the emulated device would.
+
+        Args:
+          parameters: parameters to compute on.
+          unit: unit whose gradient is computed.
+          wire: number format of the contribution.
+          prepare: prepares what follows without reading the contribution, which an emulated device still computes.
+        """
         recorder = self.recorder
         started = recorder.clock.monotonic()
         contribution = self.programs.gradient(parameters, unit, wire)
         jax.block_until_ready(contribution)
+        prepare(contribution)
         if self.emulation.active:
             recorder.emulating()
             self.emulation.finish(self.worker, unit, started, recorder.clock)

@@ -19,6 +19,14 @@ class ServerLink(Protocol):
         """
         ...
 
+    def prepare(self, contribution: Any) -> None:
+        """Prepare the push of a contribution without reading its numbers; the push may come to nothing.
+
+        Raises:
+          SchemaMismatch: the servers would not take it.
+        """
+        ...
+
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Parameters]:
         """Push a contribution; returns at its release, with the parameters then; those of its base are not sent again.
 

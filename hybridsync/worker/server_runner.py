@@ -18,7 +18,7 @@ from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.base import Protocol
-from hybridsync.worker.context import ProgramNumerics, WorkerContext
+from hybridsync.worker.context import ProgramNumerics, WorkerContext, nothing
 from hybridsync.worker.drive_threads import Carriers, drive
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.link import ServerLink
@@ -96,14 +96,23 @@ def carriers_of(context: WorkerContext, links: Sequence[ServerLink], protocol: P
       links: links for all calls; the last one carries pushes in the background of the others.
       protocol: protocol of the phase.
     """
-    return _Calls(context, links, protocol.wire_dtype, keeps=protocol.local_updates).carriers
+    prepare = nothing if protocol.local_updates else links[0].prepare  # what is computed is what is pushed
+    return _Calls(context, links, protocol.wire_dtype, prepare, keeps=protocol.local_updates).carriers
 
 
 class _Calls:
     """Carries out the requests of one phase; `keeps` where an answer is used beyond the next call."""
 
-    def __init__(self, context: WorkerContext, links: Sequence[ServerLink], wire: str, *, keeps: bool) -> None:
-        self._context, self._wire = context, wire
+    def __init__(
+        self,
+        context: WorkerContext,
+        links: Sequence[ServerLink],
+        wire: str,
+        prepare: Callable[[Any], None],
+        *,
+        keeps: bool,
+    ) -> None:
+        self._context, self._wire, self._prepare = context, wire, prepare
         self._recorder, self._link, self._beside = context.recorder, links[0], links[-1]
         # A push is staged, decided and answered in calls that follow one another, each with a deadline of its own.
         secs = 4 * transfer_secs(context.programs.contribution_layout.nbytes)
@@ -129,7 +138,7 @@ class _Calls:
         return {LeaseUnits: self._context.lease, ComputeUnit: self._compute, CallServer: self._call}
 
     def _compute(self, request: ComputeUnit) -> Any:
-        return self._context.gradient(request.parameters, request.unit, self._wire)
+        return self._context.gradient(request.parameters, request.unit, self._wire, self._prepare)
 
     def _call(self, request: CallServer) -> Any:
         return self._verbs[request.verb](request.push, request.body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridsync.core.errors import HybridSyncError, OptimizerError
-from hybridsync.server.partition import Cut, initial_part, join, owners, partition, place, prune, shares
+from hybridsync.server.partition import Contributions, Cut, initial_part, join, owners, partition, place, prune, shares
 from hybridsync.training.buffer_layout import Layout, fingerprint
 from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.optimizer import Optimizer
@@ -148,3 +149,18 @@ def test_an_optimizer_that_cannot_be_set_up_on_a_part_is_refused():
     optimizer.init(params)
     with pytest.raises(OptimizerError, match=r"on a part of the parameters its init raises .*use one server"):
         initial_part(optimizer, prune(params, (0,)))
+
+
+@pytest.mark.parametrize("is_view", [True, False])
+def test_views_of_a_contribution_are_made_once_and_live_no_longer_than_its_memory(is_view):
+    (part,) = partition(programs_of(mlp_task(), momentum_sgd()), 1)
+    contributions, layout = Contributions(part), part.contribution.layout
+    memory = np.zeros(layout.nbytes, np.uint8)
+    buffer = memory[:] if is_view else memory
+    tree = contributions.unpack(buffer)
+    assert (contributions.unpack(buffer) is tree) == is_view
+    layout.pack(jax.tree.map(np.ones_like, tree), out=buffer)
+    assert all(np.all(leaf == 1) for leaf in jax.tree.leaves(contributions.unpack(buffer))), "later writes are not seen"
+    alive = weakref.ref(memory)
+    del memory, buffer, tree
+    assert alive() is None and not contributions._known

@@ -79,6 +79,9 @@ class Link:
             self._hold("pull")
         return PushReply(0), Parameters(tally_state().params, tally_state().model_state)
 
+    def prepare(self, contribution: Any) -> None:
+        pass
+
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Parameters]:
         self._num_pushes += 1
         if self._num_pushes > 1:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import array
 import errno
 import os
 import socket
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 
 from hybridsync.core.errors import HybridSyncError, RoleLost
+from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.transport.connected_links import LinkConnection
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import CALL_SECS
-from hybridsync.transport.grpc.codec import parse
+from hybridsync.transport.grpc.codec import decode, parse
 from hybridsync.transport.link_service import shut
 from hybridsync.transport.link_session import MOST_BYTES
+from hybridsync.transport.push_frames import frame_of_push, is_frame, reply_in
 from hybridsync.transport.shared_memory.slabs import mapped
 
 _TIMEVAL = struct.Struct("=qq")
@@ -43,6 +47,14 @@ class Connection(LinkConnection):
         self._slabs: dict[int, np.ndarray] = {}
         self._has_lost = False  # what was lent is the role's again, and its reader does not know
         self._contribution: np.ndarray | None = None
+        self._inbox = memoryview(bytearray(MOST_BYTES))
+
+    def push_pull(self, push: Push, lent_bytes: int) -> tuple[PushReply, np.ndarray]:
+        """See `LinkConnection.push_pull`; by a frame, where the push has place in one."""
+        frame = frame_of_push(push, self._contribution_bytes) if self._contribution is not None else None
+        if frame is None:
+            return super().push_pull(push, lent_bytes)
+        return self._repeated("push_pull", self._deadline_secs, self._exchange_frames, frame, lent_bytes)
 
     @property
     def contribution(self) -> np.ndarray:
@@ -91,15 +103,27 @@ class Connection(LinkConnection):
     def _exchange(self, request: pb.LinkRequest, lent_bytes: int) -> tuple[pb.LinkReply, np.ndarray]:
         connection = self._socket
         if connection is None:
-            connection, request.token = self._connect(), self._token
-            lost, self._has_lost = self._has_lost, False
-            if lost and not lent_bytes:
-                self._drop()  # the next call names the caller
-                raise RoleLost(f"{self._who} has ended the connection, and what it had lent is its own again")
-            if self._contribution is not None and request.call != "contribution":
-                self._renew_contribution(connection)
+            request.token = self._token
+            connection = self._connected_anew(lent_bytes, renews=request.call != "contribution")
         connection.send(request.SerializeToString())
         return self._received(connection, request.call, lent_bytes)
+
+    def _exchange_frames(self, frame: bytes, lent_bytes: int) -> tuple[PushReply, np.ndarray]:
+        """Do as `_exchange`, for a push whose memory is there: to renew it, a new connection has shown the token."""
+        connection = self._socket or self._connected_anew(lent_bytes, renews=True)
+        connection.send(frame)
+        return self._received_push(connection, lent_bytes)
+
+    def _connected_anew(self, lent_bytes: int, renews: bool) -> socket.socket:
+        """Return a new connection for a call; `renews` takes what was written over to it."""
+        connection = self._connect()
+        lost, self._has_lost = self._has_lost, False
+        if lost and not lent_bytes:
+            self._drop()  # the next call names the caller
+            raise RoleLost(f"{self._who} has ended the connection, and what it had lent is its own again")
+        if self._contribution is not None and renews:
+            self._renew_contribution(connection)
+        return connection
 
     def _renew_contribution(self, connection: socket.socket) -> None:
         """Take what was written over to the memory of a new connection."""
@@ -112,8 +136,23 @@ class Connection(LinkConnection):
         assert renewed is not None
         renewed[:] = written
 
+    def _received_push(self, connection: socket.socket, lent_bytes: int) -> tuple[PushReply, np.ndarray]:
+        inbox = self._inbox
+        num_bytes, ancillary, flags, _ = connection.recvmsg_into((inbox,), _ONE_FILE, _CLOSE_ON_EXEC)
+        if num_bytes and is_frame(inbox) and not ancillary and not flags & _CUT_OFF:
+            reply, slab = reply_in(inbox[:num_bytes])
+            return reply, self._slabs[slab] if lent_bytes else _NOTHING
+        answer, lent = self._read(bytes(inbox[:num_bytes]), _files_in(ancillary), flags, "push_pull", lent_bytes)
+        return decode(PushReply, answer.reply), lent
+
     def _received(self, connection: socket.socket, call: str, lent_bytes: int) -> tuple[pb.LinkReply, np.ndarray]:
         data, files, flags, _ = socket.recv_fds(connection, MOST_BYTES, 1, _CLOSE_ON_EXEC)
+        return self._read(data, files, flags, call, lent_bytes)
+
+    def _read(
+        self, data: bytes, files: Sequence[int], flags: int, call: str, lent_bytes: int
+    ) -> tuple[pb.LinkReply, np.ndarray]:
+        """Return the reply in a message that came with files, and what it lends."""
         try:
             if not data:
                 raise ConnectionResetError(None, "it ended the connection")
@@ -137,4 +176,14 @@ class Connection(LinkConnection):
         return reply, self._slabs[reply.slab] if lent_bytes else _NOTHING
 
 
+def _files_in(ancillary: Sequence[tuple[int, int, bytes]]) -> Sequence[int]:
+    """Return the descriptors that came beside a message, as `socket.recv_fds` does."""
+    files = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            files.frombytes(data[: len(data) - len(data) % files.itemsize])
+    return files
+
+
+_ONE_FILE = socket.CMSG_LEN(array.array("i").itemsize)
 _NOTHING = np.empty(0, np.uint8)

@@ -27,6 +27,7 @@ from hybridsync.transport.grpc.frames import check_size
 from hybridsync.transport.link import Services
 from hybridsync.transport.link_service import POLL_SECS, LinkService, has_hung_up, shut
 from hybridsync.transport.link_session import MOST_BYTES, LinkSession, refusal, staged_blocks
+from hybridsync.transport.push_frames import frame_of_reply, is_frame, push_in
 from hybridsync.transport.shared_memory.slabs import Slab, SlabMemory, create
 
 _CREDENTIALS = struct.Struct("=iII")  # pid, uid, gid
@@ -99,6 +100,8 @@ class Session(LinkSession):
         self._contribution: Slab | None = None
         self._lent: BufferView | None = None
         self._sent: set[int] = set()
+        self._numbers: dict[int, tuple[np.ndarray, int]] = {}  # by the id of a buffer, which lives: no other has it
+        self._inbox = memoryview(bytearray(MOST_BYTES + 1))
         self._file = -1  # goes with the next reply
         if services.parameters is not None or services.shard is not None:
             self._calls["contribution"] = self._make_contribution
@@ -115,11 +118,19 @@ class Session(LinkSession):
         Raises:
           OSError: the caller ended before its answer.
         """
-        data = self._connection.recv(MOST_BYTES + 1)
-        if not data:
+        num_bytes = self._connection.recv_into(self._inbox)
+        if not num_bytes:
             return False
         self._file = -1
-        reply = self.answered(data)
+        data = self._inbox[:num_bytes]
+        if is_frame(data) and self._is_known:
+            framed = self._by_name(self._answer_push, data)
+            if isinstance(framed, bytes):
+                self._connection.send(framed)
+                return True
+            reply = framed
+        else:
+            reply = self.answered(bytes(data))
         reply.answers = True
         if self._file < 0 or reply.error:
             self._connection.send(reply.SerializeToString())
@@ -158,6 +169,25 @@ class Session(LinkSession):
         self._is_known = True
         self._connection.settimeout(None)
 
+    def _answer_push(self, frame: memoryview) -> bytes | pb.LinkReply:
+        """Return the reply to a push that came as a frame: a frame too, unless it says more or a file goes with it."""
+        push, num_bytes = push_in(frame)
+        if self._services.parameters is None:
+            raise InvalidMessage("this role has no parameters of its own, and takes no push")
+        contribution = self._contribution
+        if contribution is None or num_bytes != contribution.buffer.nbytes:
+            self._check_offer(num_bytes)  # refuses it
+        assert contribution is not None
+        offer = self._services.parameters.begin_push(push)
+        self._give_back()  # before the update, which may write over it: the caller has computed on it
+        answer = offer(contribution.buffer)
+        reply, view = answer.reply, answer.parameters
+        number = self._lent_number(view, view.buffer.nbytes)
+        if reply.brings_parameters(push):
+            answer.await_arrival()
+        framed = frame_of_reply(reply, number) if self._file < 0 else None
+        return pb.LinkReply(slab=number, reply=encode(reply)) if framed is None else framed
+
     # --- buffers ---
 
     def _make_contribution(self, request: pb.LinkRequest) -> pb.LinkReply:
@@ -192,9 +222,13 @@ class Session(LinkSession):
     def _lent_number(self, view: BufferView, num_bytes: int) -> int:
         """Lend a view; returns the number of its slab."""
         assert self._lent is None, "one view is lent at a time"
-        self._lent = view
-        check_size(num_bytes, view.buffer.nbytes)
-        number = self._memory.number_of(view.buffer)
+        self._lent, buffer = view, view.buffer
+        if num_bytes != buffer.nbytes:
+            check_size(num_bytes, buffer.nbytes)
+        found = self._numbers.get(id(buffer))
+        if found is None:
+            self._numbers[id(buffer)] = found = buffer, self._memory.number_of(buffer)
+        number = found[1]
         if number not in self._sent:
             self._sent.add(number)
             self._file = self._memory.file(number)
