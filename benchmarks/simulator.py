@@ -23,10 +23,9 @@ A link's rates are looked up since, and a wait is copied only where it is cut sh
 28,600 to 30,700 units a second in turn with 26,100 to 27,200 before (three runs of each, load 12).
 
 In turn with the last version that had engines of its own (4df9957), with 256 workers and 40,000 units, three runs of
-each at a load of 14 to 17: 24,500 to 26,100 units a second, where that did 44,200 to 49,900. So half the speed is gone,
-more than the third that shared engines were allowed. In a profile a unit takes 213 calls, where it took 123: a tenth of
-the time goes into ports that transfers share fairly, which that version did not have, and about a quarter into the
-engines, their driver and what carries their requests out.
+each at a load of 14 to 17: 24,500 to 26,100 units a second, where that did 44,200 to 49,900. So half the speed was
+gone, more than the third that shared engines were allowed. docs/design/simulator.md has what it is since, and what
+helped.
 """
 
 from __future__ import annotations

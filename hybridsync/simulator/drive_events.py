@@ -135,22 +135,32 @@ class EventDriver:
 
     def begin(self) -> None:
         """Take part in the phase."""
-        self._go_on(None)
+        self.resume(None)
 
-    def resume(self, reply: Any) -> None:
-        """Go on with the reply that the engine waits for, or with the error that it is.
+    def resume(self, reply: Any, *, revokes: bool = False) -> None:
+        """Carry out requests, from a reply or an error on, until the reply to one comes later.
 
-        A stopped process hears it later, and an engine that is over never.
+        A stopped process hears it later, and an engine that is over never, unless it is what `revokes` it.
         """
-        if not (self.is_over or (self.worker.stopped and self.worker.halted(self.resume, reply))):
-            self._go_on(reply)
+        if not revokes and (self.is_over or (self.worker.stopped and self.worker.halted(self.resume, reply))):
+            return
+        io, carriers, resume = self._io, self._carriers, self.resume
+        try:
+            while reply is not PENDING:  # hot path: `carry_out` without a call
+                request = io.throw(reply) if isinstance(reply, HybridSyncError) else io.send(reply)
+                reply = carriers[type(request)](request, resume)
+        except StopIteration:
+            self._end("")
+        except (PhaseRevoked, RoleLost, StalePhase, WaitTimeout) as error:  # as the worker's loop over phases
+            self._end(f"{type(error).__name__}: {error}")
+        except HybridSyncError:  # for instance, another process has this place: this one ends
+            self.worker.leave()
 
     def revoke(self, reason: str) -> None:
         """Throw the revocation in; what is under way has failed."""
-        if self.is_over or self.worker.out_of_reach:
-            return
-        self.is_over = self._revoked = True
-        self._go_on(PhaseRevoked(reason))
+        if not (self.is_over or self.worker.out_of_reach):
+            self.is_over = self._revoked = True
+            self.resume(PhaseRevoked(reason), revokes=True)
 
     def close(self) -> None:
         """End with the process."""
@@ -169,23 +179,12 @@ class EventDriver:
 
     def compute(self, request: ComputeUnit, then: Then) -> Any:
         """Compute a unit's contribution, which takes as long as the worker's device takes."""
-        loop, contribution = self._loop, self._gradient(request.parameters, request.unit, self._wire)
-        loop.plan_later((loop.now + self.worker.unit_secs(request.unit), loop.turn(), then, (contribution,)))
+        loop, worker, unit = self._loop, self.worker, request.unit
+        contribution = self._gradient(request.parameters, unit, self._wire)
+        # Hot path: without a call where no worker is slow.
+        secs = worker.unit_secs(unit) if self.simulated.slow else next(worker.seconds)
+        loop.plan_later((loop.now + secs, loop.turn(), then, (contribution,)))
         return PENDING
-
-    def _go_on(self, reply: Any) -> None:
-        """Carry out requests, from a reply on, until the reply to one comes later."""
-        io, carriers, resume = self._io, self._carriers, self.resume
-        try:
-            while reply is not PENDING:  # hot path: `carry_out` without a call
-                request = io.throw(reply) if isinstance(reply, HybridSyncError) else io.send(reply)
-                reply = carriers[type(request)](request, resume)
-        except StopIteration:
-            self._end("")
-        except (PhaseRevoked, RoleLost, StalePhase, WaitTimeout) as error:  # as the worker's loop over phases
-            self._end(f"{type(error).__name__}: {error}")
-        except HybridSyncError:  # for instance, another process has this place: this one ends
-            self.worker.leave()
 
     def _end(self, failure: str) -> None:
         self.is_over = True

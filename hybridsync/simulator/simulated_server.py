@@ -236,7 +236,7 @@ class Server(Process):
             self.simulated.watch.acknowledged(self, push, answer)
         state, now = self._state, self._loop.now
         ready = state.busy_until if state.busy_until > now else now
-        num_bytes = self._pull_bytes if answer.brings_parameters(push) or not push.units else 0
+        num_bytes = self._pull_bytes if not push.units or answer.brings_parameters(push) else 0
         self._send(push, ready, num_bytes, reply, (answer, state.parameters))
 
     # --- reports ---

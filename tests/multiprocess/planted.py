@@ -173,7 +173,7 @@ def deadlines_by_the_wall_clock() -> None:
     """Leases and deadlines go by a clock that somebody may set."""
     from hybridsync.core.clock import SystemClock
 
-    SystemClock.monotonic = SystemClock.wall
+    SystemClock.monotonic = staticmethod(SystemClock.wall)
 
 
 def worker_2_dies_while_a_mesh_connects() -> None:
@@ -281,10 +281,9 @@ def every_worker_fails_at_each_unit() -> None:
     computing = WorkerRecorder.computing
 
     def fail(self, unit):
-        if unit < 50:
-            computing(self, unit)
-        else:
+        if unit >= 50:
             raise RuntimeError("the driver is gone")
+        return computing(self, unit)
 
     if here.role == "worker":
         WorkerRecorder.computing = fail

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 
 from hybridsync.core.deadlines import transfer_secs
-from hybridsync.core.work_deadlines import COMPILE_SECS, SLACK_SECS, TIMES, UNLIMITED, Piece, Unwatched
+from hybridsync.core.work_deadlines import COMPILE_SECS, SLACK_SECS, TIMES, UNLIMITED, Piece, Unwatched, WatchedUnits
 from hybridsync.phases.checkpointing import COMMIT_DEADLINE_SECS
 from hybridsync.runtime.watchdog import Watchdog
 from tests.trainers import is_exact, tally_trainer
@@ -42,6 +42,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[float]]:
 
     monkeypatch.setattr(Unwatched, "begin", begin)
     monkeypatch.setattr(Unwatched, "work", work)
+    monkeypatch.setattr(Unwatched, "units", lambda self: WatchedUnits(self))
     monkeypatch.setattr(Watchdog, "start", refuse)
     return found
 

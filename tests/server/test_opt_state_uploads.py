@@ -112,9 +112,14 @@ def test_a_snapshot_that_waits_for_a_worker_goes_on_at_once_when_that_is_fenced(
     cluster = Cluster(programs(), 1)
     phase = cluster.enter(spec=SPEC)
     pushed_once(cluster, phase)
+
+    def is_open() -> bool:
+        role_state = cluster.primary.role_state()
+        return role_state is not None and role_state.open
+
     with ThreadPoolExecutor(1) as thread:
         captured = thread.submit(cluster.captured, phase)
-        while cluster.primary.role_state().open and not captured.done():  # closed and unlocked, it waits
+        while is_open() and not captured.done():  # closed and unlocked, it waits
             continue
         cluster.primary.fence(phase.id, 0, 1)
         _, state = captured.result(60.0)
