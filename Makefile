@@ -11,6 +11,9 @@ PROTOS := $(shell find hybridsync -name '*.proto' 2>/dev/null)
 
 INTEGRATION := .venv-integration
 
+# Without it each of the many processes of the tests would compile the whole package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup test lint types unit integration soak train proto clean
 
 setup: $(STAMP)
