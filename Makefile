@@ -11,6 +11,9 @@ PROTOS := $(shell find hybridsync -name '*.proto' 2>/dev/null)
 
 INTEGRATION := .venv-integration
 
+# Without it each of the many processes of the tests would compile the whole package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup test lint types unit integration soak train proto clean
 
 setup: $(STAMP)
@@ -35,7 +38,7 @@ types: $(STAMP)
 # speeds.
 unit: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --ignore=tests/multiprocess
-	$(BIN)/python -m pytest --numprocesses=3 --dist=loadgroup -m 'not soak and not integration and not alone' tests/multiprocess
+	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile -m 'not soak and not integration and not alone' tests/multiprocess
 	$(BIN)/python -m pytest -m 'alone and not soak' tests/multiprocess
 
 # What needs a package index or other machines, in an environment of its own; and one case of each soak.

@@ -74,9 +74,8 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture(scope="module")
 def tune(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLines]:
-    with command_lines(
-        tmp_path_factory.mktemp("printed"), "tune", "hybridsync.training.run", "hybridsync.models"
-    ) as tune:
+    imported = ("hybridsync.training.run", "hybridsync.models", "hybridsync.tuning.simulated_runner")
+    with command_lines(tmp_path_factory.mktemp("printed"), "tune", *imported) as tune:
         yield tune
 
 

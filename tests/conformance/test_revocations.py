@@ -174,10 +174,23 @@ def check(result: FitResult, workdir: pathlib.Path, num_broken: int) -> None:
 
 
 STOPS = [(name, kind) for name in sorted(protocols.REGISTRY) for kind in stops_of(name)]
+FIRST = {(protocols.parse(name).mode, kind): (name, kind) for name, kind in reversed(STOPS)}
+"""(how workers meet, request) -> the first protocol that has it."""
 
 
-@pytest.mark.parametrize("carried_out", [False, True], ids=["on the way", "carried out"])
-@pytest.mark.parametrize(("name", "kind"), STOPS)
+def in_every_suite(*values: Any, where: bool) -> Any:
+    """Return parameters that run with the soak tests alone, but `where`."""
+    return pytest.param(*values, marks=() if where else pytest.mark.soak)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "carried_out"),
+    [
+        in_every_suite(name, kind, late, where=(name, kind) in FIRST.values() or late == bool(number % 2))
+        for number, (name, kind) in enumerate(STOPS)
+        for late in (False, True)
+    ],
+)
 def test_a_phase_that_is_revoked_at_any_request_is_followed_by_one_with_every_unit_exact(
     name: str, kind: str, carried_out: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +201,7 @@ def test_a_phase_that_is_revoked_at_any_request_is_followed_by_one_with_every_un
     check(result, tmp_path / "run", 1)
 
 
-@pytest.mark.parametrize(("name", "kind"), STOPS)
+@pytest.mark.parametrize(("name", "kind"), [in_every_suite(*stop, where=stop in FIRST.values()) for stop in STOPS])
 def test_phases_that_are_revoked_at_their_first_request_again_and_again_lose_nothing(
     name: str, kind: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ def test_every_state_of_a_run_is_in_the_table_and_none_besides() -> None:
 
 
 def test_every_state_of_a_role_is_in_the_table_and_none_besides() -> None:
-    told = re.search(r"state: (.*?)\n      units_per_sec:", MemberStatus.__doc__ or "", re.DOTALL)
+    told = re.search(r"state: (.*?)\n +units_per_sec:", MemberStatus.__doc__ or "", re.DOTALL)
     assert told is not None
     assert set(table("state of a role")) == {*re.findall(r'"([a-z ]+)"', told[1]), "unknown"}
 

@@ -13,7 +13,7 @@ import pytest
 from hybridsync.storage.jsonl import read_lines
 from tests.multiprocess.job import Job
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("main job")]  # one job for all tests of this file
+pytestmark = pytest.mark.timeout(600)
 
 WORKLOAD, UNIT_SIZE, SWITCH_AT, WORKERS = 4000, 32, 500, [0, 1, 2, 3]
 

@@ -18,6 +18,7 @@ from hybridsync.telemetry.events import read_events
 from tests.multiprocess.job import Job, users_environment
 from tests.multiprocess.random_faults import WORKERS_ONLY, Victims
 from tests.multiprocess.scenarios import GRPC
+from tests.sweeps import swept
 
 ROOT = Path(__file__).resolve().parents[2]
 SECS = 200.0
@@ -31,7 +32,7 @@ def launch(module: str, *arguments: str, secs: float = SECS) -> subprocess.Compl
 
 
 @pytest.mark.timeout(620)
-@pytest.mark.parametrize("link", ["auto", "tcp"])
+@pytest.mark.parametrize("link", swept(["auto", "tcp"]))
 def test_a_run_of_processes_replays_bit_for_bit_and_a_wrong_update_is_found(tmp_path: Path, link: str) -> None:
     flags = [
         f"--link={link}",

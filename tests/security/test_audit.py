@@ -13,6 +13,7 @@ from tests.multiprocess.job import ROOT, Job
 from tests.multiprocess.planted_audit import FOLDER
 from tests.multiprocess.scenarios import tally, until_told
 from tests.security.listeners import listeners, processes
+from tests.sweeps import swept
 
 PLANTED = until_told("what_makes_code_of_data_is_recorded")
 
@@ -24,7 +25,7 @@ def recorded(job: Job) -> dict[str, list[dict]]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("link", ["shm", "grpc", "tcp"])
+@pytest.mark.parametrize("link", swept(["shm", "tcp", "grpc"], kept=2))  # each run of the chief's is over gRPC
 def test_nothing_that_arrives_becomes_code_and_every_listener_is_known(tmp_path: Path, link: str) -> None:
     flags = (f"--link={link}", "--set=servers=2")
     with tally(tmp_path / "run", *flags, plan="bsp:30%,asp:40%,bsp", units=600, workers=2, planted=PLANTED) as job:

@@ -60,10 +60,11 @@ def simulated_by(run: Run, scenario: Scenario, arithmetic, seed: int = 0) -> Sim
     return simulated
 
 
+@pytest.mark.parametrize("seeds", swept([range(5), range(5, 15)]))
 @pytest.mark.parametrize("spec", BOUNDED)
-def test_no_update_is_staler_than_its_protocol_promises_and_who_is_waited_for_is_never_dropped(spec):
+def test_no_update_is_staler_than_its_protocol_promises_and_who_is_waited_for_is_never_dropped(spec, seeds):
     staleness, bound = set[int](), None
-    for seed in range(12):
+    for seed in seeds:
         workers = 2 + seed % 5
         run, scenario = tally_run(spec, workload=90, workers=workers), drawn(seed, workers)
         simulated = simulated_by(run, scenario, Weightless(SIZES), seed)

@@ -298,8 +298,8 @@ def test_a_run_preempted_before_its_first_step_stops_and_can_be_resumed(tmp_path
 
 
 def test_a_resumed_run_preempted_before_it_commits_returns_the_state_it_resumed_from(tmp_path):
-    first = tally_trainer("asp", 40, workdir=tmp_path / "run", emulation=SLOW)
-    first.add_hook(lambda metrics: first.preempt(), every=16)
+    first = tally_trainer("asp", 40, workdir=tmp_path / "run", emulation=SLOWER)
+    first.add_hook(lambda metrics: first.preempt(), every=8)
     stopped = first.fit()
     second = tally_trainer("asp", 40, workdir=tmp_path / "run")
     second.preempt()
