@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from benchmarks.peers.figures import Spread
+from benchmarks.peers.plot import Bar
+from benchmarks.peers.plot import Panel as BarPanel
+from benchmarks.peers.plot import draw as draw_bars
 from benchmarks.reproduction.clusters import Even
 from benchmarks.reproduction.definition import Cell, Claim, Experiment, Row
 from benchmarks.reproduction.jobs import CONV, DECODER, RECIPE_RATE, Job
@@ -163,6 +167,26 @@ def gain_table(rows: Sequence[Row]) -> str:
     return markdown(head, told)
 
 
+def plot(rows: Sequence[Row]) -> str:
+    """Return the seconds to the loss, a row of panels for each spread of unit times."""
+    panels = [
+        [
+            BarPanel(
+                f"{MEASURED[name].name}, {f'times vary by {varies:.0%}' if varies else 'alike times'}",
+                [
+                    Bar(plan, Spread.of(found), plan == DEFAULT)
+                    for plan in HSP.values()
+                    if (found := values(rows, "secs_to_loss", job=name, spread=varies, protocol=plan))
+                ],
+            )
+            for name in MEASURED
+        ]
+        for varies in SPREADS
+    ]
+    note = f"seconds (virtual), less is better; median and range of {len(_seeds(rows))} seeds"
+    return draw_bars("HSP to a training loss, rates that bear staleness", note, panels)
+
+
 EXPERIMENT = Experiment(
     "hsp_bearing",
     "HSP",
@@ -182,6 +206,7 @@ EXPERIMENT = Experiment(
     ],
     claims,
     gain_table,
+    plot,
     by_seed=True,
 )
 
