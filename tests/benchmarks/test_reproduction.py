@@ -236,9 +236,9 @@ def test_a_folder_for_other_published_runs_need_not_hold_ours(tmp_path: Path) ->
     ("text", "said"),
     [
         (PUBLISHED.replace("bsp_share", "share"), "names no column 'bsp_share', but note, converged_accuracy"),
-        (PUBLISHED.replace("0.0625", "6.25%"), "line 3 of .* has a value that is no number: .*'6.25%'"),
-        (PUBLISHED.replace("0.0625", "6.25"), "line 3 of .*: the BSP share 6.25 is not in"),
-        (PUBLISHED.replace("0.90", "90.1"), "line 3 of .*: the accuracy 90.1 is not in"),
+        (PUBLISHED.replace("0.0625", "6.25 of 100"), "line 3 of .*: the column 'bsp_share' has '6.25 of 100'"),
+        (PUBLISHED.replace("0.0625", "6.25"), "line 3 of .*: the BSP share '6.25' is not in"),
+        (PUBLISHED.replace("0.90", "90.1"), "line 3 of .*: the accuracy '90.1' is not in"),
     ],
 )
 def test_a_table_that_cannot_be_read_is_refused_once(
