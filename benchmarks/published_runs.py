@@ -2,8 +2,8 @@
 
 The table is a CSV file with one run a row. Columns may stand in any order, beside others:
 
-    bsp_share                    share of lock-step, in [0, 1]
-    converged_accuracy           in [0, 1]; empty or `nan` for a run that diverged
+    bsp_share                    share of lock-step: 0.0625, 1/16 or 6.25%
+    converged_accuracy           0.918 or 91.8%; empty or `nan` for a run that diverged
     seconds_without_switch_gap   of the whole run; empty or `nan` where a diverged run was broken off
     excluded_by_authors          1 leaves the row out; without the column nothing is left out
 
@@ -17,10 +17,10 @@ from __future__ import annotations
 import csv
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from hybridsync.core.errors import ConfigError
 
@@ -57,7 +57,8 @@ def read_runs(path: Path) -> Runs:
     rows = _rows(path, (SHARE, ACCURACY, SECONDS))
     if not any(share == LOCK_STEP and accuracy is not None for share, accuracy, _ in rows):
         raise ConfigError(
-            f"{path} has the BSP shares {_listed(rows)}; it needs runs of share 1, whose mean accuracy is the target"
+            f"{path} has the BSP shares {_listed(rows)}; it needs runs of share 1 that have an accuracy, whose mean is "
+            "the target"
         )
     if all(share == LOCK_STEP for share, _, _ in rows):
         raise ConfigError(f"{path} has runs of pure BSP alone; it needs runs of at least one share below 1")
@@ -111,7 +112,9 @@ def _rows(path: Path, needed: Sequence[str]) -> list[Row]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+            reader.fieldnames = names = [name.strip() for name in reader.fieldnames or ()]
+            if twice := [name for name in (SHARE, ACCURACY, SECONDS, EXCLUDED) if names.count(name) > 1]:
+                raise ConfigError(f"line 1 of {path} names the column {twice[0]!r} twice; rename one of them")
             if missing := [name for name in needed if name not in reader.fieldnames]:
                 raise ConfigError(
                     f"line 1 of {path} names no column {missing[0]!r}, but {', '.join(reader.fieldnames) or 'nothing'}"
@@ -129,26 +132,38 @@ def _row(line: Mapping[str, str | None], where: str) -> Row | None:
     """Return one run; None where its authors left it out."""
     if missing := [name for name, text in line.items() if name and text is None]:
         raise ConfigError(f"{where} ends before its column {missing[0]!r}; complete it")
-    texts = {name: (line.get(name) or "").strip() for name in (SHARE, ACCURACY, SECONDS, EXCLUDED)}
-    try:
-        excluded = float(texts[EXCLUDED] or "nan")
-        if excluded and not math.isnan(excluded):
-            return None
-        share = Fraction(texts[SHARE])
-        accuracy, seconds = (float(texts[name] or "nan") for name in (ACCURACY, SECONDS))
-    except (ValueError, ZeroDivisionError) as error:
-        raise ConfigError(f"{where} has a value that is no number: {error}; correct it") from error
-    if not 0 <= share <= 1:
-        raise ConfigError(f"{where}: the BSP share {texts[SHARE]} is not in [0, 1]; correct it")
-    if not math.isnan(accuracy) and not 0 <= accuracy <= 1:
-        raise ConfigError(f"{where}: the accuracy {texts[ACCURACY]} is not in [0, 1]; correct it")
-    if math.isnan(seconds):
-        if ACCURACY not in line or not math.isnan(accuracy):
+    share = _number(line, SHARE, where, Fraction)
+    accuracy, seconds, excluded = (_number(line, name, where, float) for name in (ACCURACY, SECONDS, EXCLUDED))
+    if excluded:
+        return None
+    if share is None or not 0 <= share <= 1:
+        raise ConfigError(
+            f"{where}: the BSP share {line[SHARE]!r} is not in [0, 1]; write a sixteenth as 0.0625 or 6.25%"
+        )
+    if accuracy is not None and not 0 <= accuracy <= 1:
+        raise ConfigError(f"{where}: the accuracy {line[ACCURACY]!r} is not in [0, 1]; write it as 0.918 or 91.8%")
+    if seconds is None:
+        if ACCURACY not in line or accuracy is not None:
             raise ConfigError(f"{where} has no seconds; only a run without accuracy, which diverged, may lack them")
         return share, None, None
     if not 0 < seconds < math.inf:
-        raise ConfigError(f"{where}: the time {texts[SECONDS]} is not above 0; correct it")
-    return share, None if math.isnan(accuracy) else accuracy, seconds
+        raise ConfigError(f"{where}: the time {line[SECONDS]!r} is not above 0; correct it")
+    return share, accuracy, seconds
+
+
+Number = TypeVar("Number", Fraction, float)
+
+
+def _number(line: Mapping[str, str | None], column: str, where: str, kind: Callable[[str], Number]) -> Number | None:
+    """Return a number of one run; None where there is none."""
+    text = (line.get(column) or "").strip()
+    if text.lower() in ("", "nan"):
+        return None
+    try:
+        found = kind(text.removesuffix("%").strip())
+    except (ValueError, ZeroDivisionError) as error:
+        raise ConfigError(f"{where}: the column {column!r} has {text!r}, which is no number; correct it") from error
+    return found / 100 if text.endswith("%") else found
 
 
 def _means(rows: Sequence[Row]) -> Times:

@@ -5,9 +5,10 @@
 has changed is measured again. `list` says what is there. `page` writes the made parts of `docs/reproduction.md` and its
 plots.
 
-Cells that need CIFAR-10 want `--cifar=FOLDER` with its binary version; searches on published runs want
-`--published=FILE.csv` (see `benchmarks/published_runs.py`). They are left out without it. What is there is not measured
-again: for other published runs give `--folder=NEW`, too.
+Cells that need CIFAR-10 want `--cifar=FOLDER` with its binary version. Cells on published runs want
+`--published=FILE.csv` (see `benchmarks/published_runs.py`). They are left out without it, and so are shares that the
+table has no times of. What is there is not measured again: for other published runs give `--folder=NEW`, too. `page`
+with that folder writes what was measured to `NEW/reproduction.md`.
 
 Exit codes: 0 everything asked for is there, 1 a cell failed or was left out, or the input was refused.
 """
@@ -19,10 +20,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.published_runs import read_runs
 from benchmarks.reproduction import page
-from benchmarks.reproduction.definition import Experiment, Given
+from benchmarks.reproduction.definition import Cell, Experiment, Given
 from benchmarks.reproduction.experiments import EXPERIMENTS
-from benchmarks.reproduction.record import FOLDER, add, missing
+from benchmarks.reproduction.record import FOLDER, add, missing, path_of
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import ConfigError, HybridSyncError
 
@@ -40,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         chosen = _chosen(options.only)
         if options.what == "page":
-            page.write(options.folder)
+            print(page.write(options.folder))
             return 0
         if options.what == "list":
             for experiment in chosen:
@@ -67,15 +69,28 @@ def run(experiments: Sequence[Experiment], given: Given, most: int = 0) -> int:
       experiments: whose cells.
       given: what is outside the repository.
       most: cells to measure; 0 for all.
+
+    Raises:
+      ConfigError: the table of published runs cannot be read.
     """
-    faults, measured = 0, 0
+    if given.published is not None:
+        read_runs(given.published)  # so that a table that cannot be read is refused once, not by each cell
+    faults, measured, said = 0, 0, set[str]()
     for experiment in experiments:
-        for cell in missing(experiment, given.folder):
-            name = f"{experiment.name}: {', '.join(f'{held}' for held in cell.key.values())}"
-            if flag := cell.measure.needs(given):
-                print(f"{experiment.name}: left out, it needs {flag}")
-                faults += 1
-                break
+        cells = missing(experiment, given.folder)
+        if not cells:
+            where = path_of(experiment, given.folder)
+            print(f"{experiment.name}: nothing is missing in {where}; other runs want another folder, --folder=NEW")
+        left_out = [(cell, needed) for cell in cells if (needed := cell.measure.needs(given))]
+        for needed in dict.fromkeys(needed for _, needed in left_out):
+            without = [cell for cell, needs in left_out if needs == needed]
+            which = "" if len(without) == len(cells) else f" {'; '.join(map(_named, without))}"
+            print(f"{experiment.name}:{which} left out, it needs {needed}")
+            faults += 1
+        for cell in cells:
+            name = f"{experiment.name}: {_named(cell)}"
+            if cell.measure.needs(given):
+                continue
             if most and measured == most:
                 return 1
             measured += 1
@@ -83,12 +98,17 @@ def run(experiments: Sequence[Experiment], given: Given, most: int = 0) -> int:
             try:
                 result = cell.measure.measure(given)
             except HybridSyncError as error:
-                print(f"{name}: FAILED: {error}", flush=True)
+                print(f"{name}: FAILED" + (", likewise" if str(error) in said else f": {error}"), flush=True)
+                said.add(str(error))
                 faults += 1
                 continue
             add(experiment, cell, result, given.folder)
             print(f"{name}: {SYSTEM_CLOCK.monotonic() - began:.1f} s", flush=True)
     return 1 if faults else 0
+
+
+def _named(cell: Cell) -> str:
+    return ", ".join(f"{held}" for held in cell.key.values())
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class Measure(Protocol):
         ...
 
     def needs(self, given: Given) -> str:
-        """Return the flag that is missing; "" where nothing is."""
+        """Return what is missing of what is outside the repository, such as a flag; "" where nothing is."""
         ...
 
     def measure(self, given: Given) -> Row:

@@ -1,11 +1,13 @@
 """Writes the made parts of `docs/reproduction.md` and its plots from the results; a test holds both against them.
 
-The page is written by hand, but for the blocks between `<!-- made: NAME -->` and `<!-- end -->`.
+The page is written by hand, but for the blocks between `<!-- made: NAME -->` and `<!-- end -->`. Results in another
+folder leave it alone: they get a page of their own, of made blocks.
 """
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.protocol_page import BLOCK, DOCS
@@ -13,6 +15,7 @@ from benchmarks.reproduction.definition import NOT_RUN, Experiment
 from benchmarks.reproduction.experiments import EXPERIMENTS
 from benchmarks.reproduction.record import FOLDER, rows, told, whole_seeds
 from benchmarks.reproduction.reporting import markdown
+from hybridsync.core.errors import ConfigError
 
 PAGE = DOCS / "reproduction.md"
 PAPERS = {"syncswitch": "Sync-Switch", "hsp": "HSP", "ripples": "Ripples", "psplus": "PS+"}
@@ -20,11 +23,37 @@ WIDTH = 120
 HEAD = ("claim", "paper", "here", "", "conditions", "experiment")
 
 
-def write(folder: Path = FOLDER, page: Path = PAGE) -> None:
-    """Write the plots, and the made blocks of the page."""
+def write(folder: Path = FOLDER) -> Path:
+    """Write the plots, and the page beside them or its made blocks; returns the page's path.
+
+    Raises:
+      ConfigError: the folder has no results.
+    """
+    is_own = folder.resolve() == FOLDER
+    page = PAGE if is_own else folder / PAGE.name
+    text = refreshed(page.read_text(encoding="utf-8"), folder) if is_own else blocks(folder)
     for name, svg in plots(folder).items():
         (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
-    page.write_text(refreshed(page.read_text(encoding="utf-8"), folder), encoding="utf-8")
+    page.write_text(text, encoding="utf-8")
+    return page
+
+
+def blocks(folder: Path) -> str:
+    """Return the made blocks of the experiments that have results in a folder, as a page in that folder.
+
+    Raises:
+      ConfigError: it has none.
+    """
+    found = [each for each in EXPERIMENTS.values() if rows(each, folder)]
+    if not found:
+        raise ConfigError(f"{folder} has no results; `run --folder={folder}` measures some")
+    parts = [_state(folder, found)]
+    for each in found:
+        parts.append(f"## {each.name}")
+        if claims := _claims_of([each], folder):
+            parts.append(claims)
+        parts.append(_experiment(each, folder))
+    return "\n\n".join(parts).replace(f"({FOLDER.name}/", "(") + "\n"
 
 
 def refreshed(text: str, folder: Path = FOLDER) -> str:
@@ -39,9 +68,10 @@ def refreshed(text: str, folder: Path = FOLDER) -> str:
 def made(name: str, folder: Path = FOLDER) -> str:
     """Return one block: `claims_PAPER`, `state`, or an experiment's own."""
     if name == "state":
-        return _state(folder)
+        return _state(folder, EXPERIMENTS.values())
     if name.startswith("claims_"):
-        return _claims(PAPERS[name.removeprefix("claims_")], folder)
+        paper = PAPERS[name.removeprefix("claims_")]
+        return _claims_of([each for each in EXPERIMENTS.values() if each.paper == paper], folder)
     return _experiment(EXPERIMENTS[name], folder)
 
 
@@ -54,15 +84,13 @@ def plots(folder: Path = FOLDER) -> dict[str, str]:
     }
 
 
-def _claims(paper: str, folder: Path) -> str:
-    lines = []
-    for each in EXPERIMENTS.values():
-        if each.paper == paper:
-            for claim in each.claims(told(each, folder)):
-                lines.append(
-                    (claim.text, claim.published, claim.ours, claim.verdict, claim.conditions, f"`{each.name}`")
-                )
-    return markdown(HEAD, lines)
+def _claims_of(experiments: Iterable[Experiment], folder: Path) -> str:
+    lines = [
+        (claim.text, claim.published, claim.ours, claim.verdict, claim.conditions, f"`{each.name}`")
+        for each in experiments
+        for claim in each.claims(told(each, folder))
+    ]
+    return markdown(HEAD, lines) if lines else ""
 
 
 def _experiment(experiment: Experiment, folder: Path) -> str:
@@ -82,9 +110,9 @@ def _experiment(experiment: Experiment, folder: Path) -> str:
     return "\n\n".join([*parts, experiment.table(found)])
 
 
-def _state(folder: Path) -> str:
+def _state(folder: Path, experiments: Iterable[Experiment]) -> str:
     lines = []
-    for each in EXPERIMENTS.values():
+    for each in experiments:
         done = len(rows(each, folder))
         link = f"[{each.name}.csv](reproduction/{each.name}.csv)" if done else "-"
         lines.append((f"`{each.name}`", each.paper, f"{done} of {len(each.cells)}", link))

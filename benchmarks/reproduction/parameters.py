@@ -24,7 +24,17 @@ RIPPLES_ABLATION = {
 RIPPLES_SIZES = {size: f"preduce(size={size})" for size in (2, 3, 4, 6, 8)}
 RIPPLES_FILTERS = {bound: f"preduce(slowdown={bound})" for bound in (1, 2, 4, 8, 16)}
 
-PSPLUS_RATES = {"psplus": "psplus", "its blocking twin": "psplus(overlap=false)", "asp": "asp", "ssp": "ssp"}
+PSPLUS_RATES = {"psplus": "psplus", "its blocking twin": "psplus(overlap=false)", "asp": ASP, "ssp": "ssp"}
+PSPLUS_GATES = (0, 3)
+"""Leads, in iterations, that SSP's gate allows."""
+PSPLUS_GATED = {
+    name: plan
+    for lead in PSPLUS_GATES
+    for name, plan in (
+        (f"psplus, s = {lead}", f"psplus(staleness={lead})"),
+        (f"its blocking twin, s = {lead}", f"psplus(staleness={lead}, overlap=false)"),
+    )
+}
 PSPLUS_MODULATIONS = {kind: f"psplus(modulation={kind})" for kind in ("none", "schedule", "staleness", "progress")}
 
 

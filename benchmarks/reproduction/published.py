@@ -14,8 +14,6 @@ from benchmarks.syncswitch_stragglers import CASES, SETS, STEP_SECS, UNIT_SECS, 
 from benchmarks.syncswitch_times import WORKLOAD, fitted, fitted_to, simulated
 from benchmarks.virtual import seconds_of
 from hybridsync.config import RunConfig
-from hybridsync.core.errors import ConfigError
-from hybridsync.policies.search_rules import percent
 from hybridsync.simulator.cluster import Cluster, Scenario
 
 
@@ -32,17 +30,24 @@ class Share:
     def definition(self) -> Any:
         return self
 
+    @property
+    def share(self) -> Fraction:
+        """Share of lock-step."""
+        return Fraction(str(self.percent)) / 100
+
     def needs(self, given: Given) -> str:
-        return "" if given.published else "--published"
+        if given.published is None:
+            return "--published"
+        if self.share in read_means(given.published):
+            return ""
+        return (
+            f"times of such shares of BSP in {given.published}; `python -m benchmarks.syncswitch_times "
+            f"--runs={given.published}` predicts whatever shares it has"
+        )
 
     def measure(self, given: Given) -> Row:
         assert given.published is not None
-        share = Fraction(str(self.percent)) / 100
-        means, runs = read_means(given.published), read_runs(given.published)
-        if share not in means:
-            raise ConfigError(
-                f"{given.published} has no times of runs of {percent(share)} of BSP; add them to the table"
-            )
+        share, means, runs = self.share, read_means(given.published), read_runs(given.published)
         accuracies = [made.accuracy for made in runs[share] if made.accuracy is not None]
         return {
             "published_secs": round(means[share], 1),

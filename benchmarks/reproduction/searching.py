@@ -56,6 +56,7 @@ class Searches:
         share_right = found.answers.get(right, 0.0)
         near = sum(part for share, part in found.answers.items() if right / 2 <= share <= 2 * right)
         return {
+            "runs": sum(map(len, runs.values())),
             "right_answer": float(100 * right),
             "cost_bsp_runs": round(found.cost, 2),
             "break_even_runs": found.break_even,
@@ -75,10 +76,12 @@ def expected(runs: Runs, rules: Rules) -> Fraction:
 def ours(experiment: str, given: Given) -> Runs:
     """Return the runs of an experiment of plans `bsp:S%,asp` by their share of lock-step.
 
+    A folder of its own for other published runs need not hold them: then they are those of the repository.
+
     Raises:
       ConfigError: a cell of it was not measured.
     """
-    rows = complete(_experiment(experiment), given.folder)
+    rows = complete(_experiment(experiment), given.folder) or complete(_experiment(experiment))
     if not rows:
         raise ConfigError(f"{given.folder} has no whole results of {experiment}; run --only={experiment} first")
     found: dict[Fraction, list[Made]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from benchmarks.reproduction.record import (
     write,
 )
 from benchmarks.reproduction.scenarios import Late
-from benchmarks.reproduction.searching import expected
+from benchmarks.reproduction.searching import expected, ours
 from benchmarks.reproduction.training import Training, secs_to, way_of
 from hybridsync.core.errors import ConfigError, RoleLost
 from hybridsync.policies.search_rules import Rules
@@ -61,6 +62,7 @@ EVERY_COLUMN: dict[str, Value] = {
     "break_even_runs": 9,
     "chance_right": 0.5,
     "chance_within_twice": 1,
+    "runs": 60,
     "published_secs": 20.0,
     "published_bsp_secs": 99.0,
     "published_accuracy": 0.9,
@@ -115,6 +117,8 @@ def test_a_run_measures_what_is_missing_and_what_is_defined_otherwise(
     assert command.run([second], given) == 0
     assert [row["double"] for row in complete(second, tmp_path)] == [2, 4, 8]
     assert "doubled: 1" not in capsys.readouterr().out
+    assert command.run([second], given) == 0
+    assert "doubled: nothing is missing in" in capsys.readouterr().out
     assert path_of(second, tmp_path).read_text().count("\n") == 4, "the row of the cell that is gone went with it"
 
 
@@ -127,8 +131,17 @@ def test_a_run_ends_after_as_many_cells_as_it_may_measure(tmp_path: Path) -> Non
 def test_cells_that_need_what_is_not_given_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = experiment(Doubled(-1))
     assert command.run([asked], Given(folder=tmp_path)) == 1
-    assert "it needs --cifar" in capsys.readouterr().out
+    assert capsys.readouterr().out == "doubled: left out, it needs --cifar\n"
     assert command.run([asked], Given(cifar=tmp_path, folder=tmp_path)) == 0
+    some = experiment(Doubled(-2), Doubled(-3), Doubled(4))
+    assert command.run([some], Given(folder=tmp_path)) == 1
+    assert "doubled: -2; -3 left out, it needs --cifar" in capsys.readouterr().out
+    assert [row["double"] for row in rows(some, tmp_path)] == [8]
+
+
+def test_what_several_cells_fail_of_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.run([experiment(Doubled(1, fails=True), Doubled(2, fails=True))], Given(folder=tmp_path)) == 1
+    assert capsys.readouterr().out == "doubled: 1: FAILED: gone\ndoubled: 2: FAILED, likewise\n"
 
 
 def test_a_file_that_is_no_table_of_results_is_refused(tmp_path: Path) -> None:
@@ -203,15 +216,51 @@ def test_other_published_runs_are_predicted_and_searched_as_far_as_they_go(
 ) -> None:
     (tmp_path / "runs.csv").write_text(PUBLISHED)
     flags = [f"--published={tmp_path / 'runs.csv'}", f"--folder={tmp_path / 'results'}"]
-    assert command.main(["run", "--only=syncswitch_times,syncswitch_search", *flags]) == 1
+    asked = ["run", "--only=syncswitch_times,syncswitch_search", "--most=8"]  # all but the searches in our own runs
+    assert command.main([*asked, *flags]) == 1
     said = capsys.readouterr().out
-    assert "syncswitch_times: 5: FAILED" in said and "no times of runs of 5% of BSP" in said
-    assert "syncswitch_times: 50: FAILED" in said, "a share whose runs all diverged has no time"
-    assert "run --only=syncswitch_frontier first" in said
+    assert "syncswitch_times: 2; 4; 5; 10; 15; 20; 50 left out" in said, "and a share whose runs all diverged"
+    assert f"benchmarks.syncswitch_times --runs={tmp_path / 'runs.csv'}" in said and "FAILED" not in said
     times = {row["share"]: row for row in rows(EXPERIMENTS["syncswitch_times"], tmp_path / "results")}
     assert set(times) == {6.25, 25}
     assert times[25]["seconds"] == pytest.approx(504, abs=10), "on the line through the shares of 6.25 % and 1"
-    assert len(rows(EXPERIMENTS["syncswitch_search"], tmp_path / "results")) == 6
+    assert [row["runs"] for row in rows(EXPERIMENTS["syncswitch_search"], tmp_path / "results")] == [5] * 6
+
+
+def test_a_folder_for_other_published_runs_need_not_hold_ours(tmp_path: Path) -> None:
+    runs = ours("syncswitch_frontier", Given(folder=tmp_path))
+    assert len(runs) == 10 and all(len(made) == 10 for made in runs.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (PUBLISHED.replace("bsp_share", "share"), "names no column 'bsp_share', but note, converged_accuracy"),
+        (PUBLISHED.replace("0.0625", "6.25 of 100"), "line 3 of .*: the column 'bsp_share' has '6.25 of 100'"),
+        (PUBLISHED.replace("0.0625", "6.25"), "line 3 of .*: the BSP share '6.25' is not in"),
+        (PUBLISHED.replace("0.90", "90.1"), "line 3 of .*: the accuracy '90.1' is not in"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_refused_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    (tmp_path / "runs.csv").write_text(text)
+    flags = [f"--published={tmp_path / 'runs.csv'}", f"--folder={tmp_path / 'results'}"]
+    assert command.main(["run", "--only=syncswitch_times,syncswitch_search", *flags]) == 1
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.count("\n") == 1 and re.search(said, told.err)
+
+
+def test_results_in_another_folder_leave_the_page_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = page.PAGE.read_bytes()
+    assert command.main(["page", f"--folder={tmp_path}"]) == 1
+    assert "has no results" in capsys.readouterr().err
+    each = EXPERIMENTS["psplus"]
+    write(each, {cell.digest: {**cell.key, **EVERY_COLUMN} for cell in each.cells}, tmp_path)
+    assert command.main(["page", f"--folder={tmp_path}"]) == 0
+    written = (tmp_path / "reproduction.md").read_text()
+    assert "## psplus" in written and "](psplus.svg)" in written and (tmp_path / "psplus.svg").exists()
+    assert "## hsp" not in written and page.PAGE.read_bytes() == before
 
 
 def test_hsp_is_measured_at_the_largest_rate_at_which_asynchrony_needs_few_more_units() -> None:

@@ -45,8 +45,10 @@ def test_shares_up_to_a_half_are_predicted_from_the_two_ends(table: Path, capsys
         (HEADER + "0.75,a,80,0\n1.0,b,100,0\n", "of 0 or another share up to 0.5"),
         (HEADER + "0.0,a,15,0\n1.0,b,100,0\n", "one up to 0.5 to predict"),
         (HEADER + "0.5,a,40,0\n1.0,b,100,0\n", "leaves asynchrony no time"),
-        (HEADER + "half,a,15,0\n", "line 2 of"),
-        (HEADER + "6.25,a,15,0\n", "the BSP share 6.25 is not in"),
+        (HEADER + "half,a,15,0\n", "the column 'bsp_share' has 'half', which is no number"),
+        (HEADER + "0.0,a,0:15:00,0\n", "the column 'seconds_without_switch_gap' has '0:15:00'"),
+        (HEADER.replace("source_run", "bsp_share") + "0.0,0.5,15,0\n", "names the column 'bsp_share' twice"),
+        (HEADER + "6.25,a,15,0\n", "the BSP share '6.25' is not in"),
         (HEADER + "0.5,a\n", "ends before its column 'seconds_without_switch_gap'"),
         (HEADER + "0.5,a,,0\n", "has no seconds"),
         ("share,secs\n0.5,3\n", "names no column 'bsp_share', but share, secs"),
@@ -67,6 +69,7 @@ def test_a_table_of_something_else_is_refused(
     [
         "seconds_without_switch_gap,note,bsp_share\n15,a,0.0\n17,b,0.0\n36.5,c,0.25\n57,d,0.5\n100,f,1.0\n",
         "\ufeffbsp_share, seconds_without_switch_gap ,excluded_by_authors\n0,16,\n0.25,36.5,0\n1/2,57,0\n1,100,0.0\n",
+        "bsp_share,seconds_without_switch_gap\n0%,16\n25 %,36.5\n50%,57\n100%,100\n",
     ],
 )
 def test_columns_may_stand_in_any_order_beside_others(tmp_path: Path, text: str) -> None:

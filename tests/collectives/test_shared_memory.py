@@ -110,6 +110,7 @@ def test_every_member_tells_when_the_last_one_had_come(workers: Workers):
     early.result(timeout=30)
     ended = SYSTEM_CLOCK.monotonic()
     assert all(began <= communicator.met_at <= ended for communicator in phase.values())
+    assert phase[0].met_at == phase[1].met_at, "not when the one that waited was woken"
 
 
 def test_many_rounds_without_a_pause_and_phases_behind_each_other_mix_nothing_up(workers: Workers):

@@ -47,6 +47,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         hsp_bearing.PORT,
         hsp_bearing.RATES,
         hsp_bearing.EXPERIMENT,
+        hsp_bearing.BY_RATIO,
         ripples.EXPERIMENT,
         ripples.NETWORK,
         psplus.EXPERIMENT,

@@ -63,6 +63,8 @@ def plot(rows: Sequence[Row]) -> str:
         panels.append(Panel(TITLES[straggler], bars))
     told = f"median and range of {num_seeds} seeds" if num_seeds > 1 else "one seed"
     note = f"seconds (virtual), {told}; link {DRAWN_LINK}; hybrids: {SHARE:g} % of lock-step first"
+    if any(len(panel.bars) < len(PLANS) for panel in panels):
+        note += "; left out: who was not there in a seed"
     return draw(f"To a training loss of {HURT.loss:g}", note, [panels[:2], panels[2:]])
 
 

@@ -83,8 +83,8 @@ def table(rows: Sequence[Row]) -> str:
     return markdown(head, told)
 
 
-def plot(rows: Sequence[Row]) -> str:
-    """Return accuracy over time, a mark a share."""
+def plot(rows: Sequence[Row], job: Job) -> str:
+    """Return accuracy over time, a mark a share of lock-step."""
     points = []
     for share in shares_of(rows):
         found = values(rows, "accuracy", share=share)
@@ -96,7 +96,7 @@ def plot(rows: Sequence[Row]) -> str:
     panel = Panel("", "seconds of the run (virtual), logarithmic", "test accuracy", [line], is_log=True)
     num_seeds = len({row["seed"] for row in rows})
     note = f"mark: mean of {num_seeds} seeds; line: worst to best" if num_seeds > 1 else "one seed"
-    return draw("Accuracy and time by the share of lock-step", note, [panel])
+    return draw(f"Accuracy and time by the share of lock-step: {job.name}", note, [panel])
 
 
 def above(rows: Sequence[Row]) -> tuple[str, bool]:
@@ -160,7 +160,7 @@ DIGITS = Experiment(
     cells(HURT, (*MAIN, *SEARCHED), DIGITS_SEEDS),
     lambda rows: claims(rows, HURT, DIGITS_SEEDS),
     table,
-    plot,
+    lambda rows: plot(rows, HURT),
 )
 IMAGES = Experiment(
     "syncswitch_frontier_images",
@@ -170,7 +170,7 @@ IMAGES = Experiment(
     cells(CONV, MAIN, IMAGES_SEEDS, 20),
     lambda rows: claims(rows, CONV, IMAGES_SEEDS),
     table,
-    plot,
+    lambda rows: plot(rows, CONV),
 )
 EVEN = Experiment(
     "syncswitch_frontier_even",

@@ -46,6 +46,6 @@ EXPERIMENT = Experiment(
     cells(RESNET, MAIN, SEEDS),
     lambda rows: claims(rows, RESNET, SEEDS),
     table,
-    plot,
+    lambda rows: plot(rows, RESNET),
     by_seed=True,
 )

@@ -21,7 +21,6 @@ from hybridsync.collectives.shared_memory.result_buffers import ResultBuffers
 from hybridsync.collectives.shared_memory.rounds import CONTRIBUTED, COPIED, REDUCED, Rounds
 from hybridsync.collectives.shared_memory.service import Joined
 from hybridsync.collectives.shared_memory.slab import Area
-from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.training.averaging import AveragedPart
 from hybridsync.training.compiled_programs import Programs
@@ -171,7 +170,7 @@ class SharedMemoryCommunicator:
             write(area.contribution(self._own))
             rounds.reach(number, CONTRIBUTED, peers)
             rounds.await_peers(number, CONTRIBUTED, peers)
-            self.met_at = SYSTEM_CLOCK.monotonic()
+            self.met_at = rounds.met_at(peers)
             rounds.await_readers(number, peers)
             sources = [flat.parts(area.contribution(place)) for place in members]
             floats, ints = flat.parts(area.reduced(self._own))

@@ -58,6 +58,8 @@ class Rounds:
 
     def reach(self, number: int, stage: int, peers: Sequence[int] = ()) -> None:
         """Say how far this worker is, and wake the `peers` that may wait for it."""
+        if stage == CONTRIBUTED:  # before its progress, by which peers know that it is there
+            self._words.set_arrival(self._own, SYSTEM_CLOCK.monotonic())
         self._words.set_progress(self._own, self._phase + number * _STAGES + stage)
         self._doorbells.ring(peers)
 
@@ -81,6 +83,14 @@ class Rounds:
             self._doorbells.wait(min(POLL_SECS, remaining))
             missing = [place for place in missing if not self._is_as_far(place, position)]
         self.check()
+
+    def met_at(self, peers: Iterable[int]) -> float:
+        """Return when the last of this worker and its `peers` came, monotonic seconds; the same for each of them.
+
+        Called between the stages `CONTRIBUTED` and `REDUCED` of a round: no peer comes to the next one before that. A
+        member that waited is woken a while after the last one came, on busy processors some milliseconds.
+        """
+        return max(map(self._words.arrival, (self._own, *peers)))
 
     def await_readers(self, number: int, peers: tuple[int, ...]) -> None:
         """Wait until nobody reads what this worker reduced in its last round; then it may write the next one's.

@@ -1,4 +1,4 @@
-"""The memory that the workers of a host share: two words and some regions of bytes for each.
+"""The memory that the workers of a host share: three words and some regions of bytes for each.
 
 The service makes the file, and each worker maps it. Every word and every region has one writer, so nothing is locked.
 A word is eight bytes at a multiple of eight: it is read as it was before a write or as it is after it.
@@ -16,7 +16,7 @@ import numpy as np
 from hybridsync.core.errors import HybridSyncError
 
 _ROW_BYTES = 64  # a cache line each, so that writers do not slow each other
-_SESSION, _PROGRESS = 0, 1
+_SESSION, _PROGRESS, _ARRIVAL = 0, 1, 2
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux, which `mmap` does not name
 
 
@@ -64,6 +64,14 @@ class Words:
     def set_progress(self, place: int, progress: int) -> None:
         """Say how far this worker has come."""
         self._rows[place, _PROGRESS] = progress
+
+    def arrival(self, place: int) -> float:
+        """Return when a worker came to its newest round, monotonic seconds (see `rounds`)."""
+        return float(self._rows[place, _ARRIVAL].view(np.float64))
+
+    def set_arrival(self, place: int, secs: float) -> None:
+        """Say when this worker came to the round that it is about to enter."""
+        self._rows[place, _ARRIVAL] = np.float64(secs).view(np.int64)
 
 
 class Area:
