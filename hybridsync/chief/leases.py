@@ -172,7 +172,7 @@ class Leases:
         self._doubted = {}
 
     def owners(self, ranges: Iterable[Range]) -> dict[int, int]:
-        """Return whose the units under way are: worker -> how many of `ranges`."""
+        """Return whose the units in progress are: worker -> how many of `ranges`."""
         found: dict[int, int] = {}
         for start, stop in ranges:
             for worker, count in self._owners(start, stop):

@@ -101,7 +101,7 @@ class Orders:
 
     @property
     def held(self) -> Order | None:
-        """The order that is pending, or else that of the stage under way."""
+        """The order that is pending, or else that of the current stage."""
         return self.of(self._stage)
 
     def enter(self, stage: int) -> None:

@@ -77,7 +77,7 @@ class Communicator(Protocol):
         ...
 
     def break_off(self, reason: str) -> None:
-        """Make every call under way, in any thread, and every later one raise PhaseRevoked."""
+        """Make every pending call, in any thread, and every later one raise PhaseRevoked."""
         ...
 
 

@@ -120,7 +120,7 @@ class DelayedCommunicator:
         return mean
 
     def break_off(self, reason: str) -> None:
-        """End every call under way (see `Communicator.break_off`); a wait for a ring ends by itself."""
+        """End every pending call (see `Communicator.break_off`); a wait for a ring ends by itself."""
         self._communicator.break_off(reason)
 
     def _end_ring(self, members: tuple[int, ...], num_bytes: int) -> None:

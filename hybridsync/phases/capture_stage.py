@@ -20,7 +20,7 @@ from hybridsync.telemetry.switch_costs import StageTimer
 
 
 class CaptureStage:
-    """Drains the phase under way, and captures the state at the role that holds it.
+    """Drains the current phase, and captures the state at the role that holds it.
 
     Args:
       state: the current phase; takes the new snapshot.

@@ -76,7 +76,7 @@ class Commits(Protocol):
         ...
 
     def close(self) -> None:
-        """Wait for the commits under way."""
+        """Wait for the pending commits."""
         ...
 
 
@@ -207,7 +207,7 @@ class Committer:
         return watched
 
     def close(self) -> None:
-        """Wait for the commits under way, for each until `commit_secs` after it was asked for.
+        """Wait for the pending commits, for each until `commit_secs` after it was asked for.
 
         The error of a commit stays in its future. A commit that has not ended by then is abandoned and named in the
         log, not raised: what ended the run may be on its way to the caller.

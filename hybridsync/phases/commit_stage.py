@@ -63,7 +63,7 @@ class CommitStage:
         self._saving.submit(state.snapshot, state.source, phase_number, evaluate=state.evaluates)
 
     def await_commit(self) -> state_machine.Event:
-        """Wait for the commit under way; training goes on when it failed, unless it was the run's last.
+        """Wait for the pending commit; training goes on when it failed, unless it was the run's last.
 
         Raises:
           PhaseBroken: the current phase was broken meanwhile.

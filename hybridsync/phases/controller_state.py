@@ -1,4 +1,4 @@
-"""Holds what a run's controller and its stages share: the newest state, the phase under way, and why it is left."""
+"""Holds what a run's controller and its stages share: the newest state, the current phase, and why it is left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hybridsync.interfaces.phase import Phase
 
 @dataclass
 class ControllerState:
-    """Holds the newest state, the phase under way and why it is left; used by the controller's thread alone.
+    """Holds the newest state, the current phase and why it is left; used by the controller's thread alone.
 
     Args:
       snapshot: the newest captured state.

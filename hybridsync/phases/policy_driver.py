@@ -46,7 +46,7 @@ KEEP_AGAIN_SECS = 1.0
 
 
 class PolicyDriver:
-    """Decides what is entered next, and whether the phase under way is to be left for it.
+    """Decides what is entered next, and whether the current phase is to be left for it.
 
     Args:
       run: the run's plan and configuration.
@@ -129,7 +129,7 @@ class PolicyDriver:
         return None
 
     def _order(self, units: int) -> Order | None:
-        """Return what the run's user has ordered for the stage under way."""
+        """Return what the run's user has ordered for the current stage."""
         return self._control.orders.of(self.schedule.stage(units))
 
     def _units_left(self, phase: Phase, applied: int) -> int:
@@ -223,7 +223,7 @@ class PolicyDriver:
         return self.schedule.rolled_back(units).end_stage_early(units) if self._ends else self.schedule
 
     def _passes_knee(self, phase: Phase) -> bool:
-        """Follow the loss; returns whether it says that the lock-step stage under way has done its part."""
+        """Follow the loss; returns whether it says that the current lock-step stage has done its part."""
         if self._knee is None:
             return False
         applied = self._control.num_applied

@@ -26,7 +26,7 @@ STEPS = 10
 
 
 class ProgressWatchdog:
-    """Judges the progress of the phase under way.
+    """Judges the progress of the current phase.
 
     Args:
       control: times of the applied units, and the last reports of the roles.
@@ -75,7 +75,7 @@ class ProgressWatchdog:
         return max(self._stuck_secs, STEPS * unit_secs)
 
     def step_limit_secs(self, phase: Phase) -> float:
-        """Return how long the step under way of a lock-step phase may take; its first one may be compiling."""
+        """Return how long the current step of a lock-step phase may take; its first one may be compiling."""
         if not self._control.stamps()[0]:
             return FIRST_STEP_SECS
         return self.limit_secs(self.unit_secs(phase) * phase.protocol.units_between_rounds)

@@ -15,7 +15,7 @@ from hybridsync.phases.save_schedule import SaveSchedule
 
 
 class RunStage:
-    """Watches the phase under way.
+    """Watches the current phase.
 
     Args:
       state: the current phase.

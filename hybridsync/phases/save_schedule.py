@@ -30,7 +30,7 @@ MOST_AWAITED_SECS = 5.0
 
 
 class SaveSchedule:
-    """Keeps the one commit under way, and the evaluations behind it.
+    """Keeps the one pending commit, and the evaluations behind it.
 
     Args:
       run: configuration and data source, which are stored.
@@ -82,7 +82,7 @@ class SaveSchedule:
 
     @property
     def done(self) -> bool:
-        """Return whether the commit under way has ended, one way or the other."""
+        """Return whether the pending commit has ended, one way or the other."""
         return self._commit is not None and self._commit.done()
 
     def submit(self, snapshot: Snapshot, source: str, phase_number: int, *, evaluate: bool) -> None:
@@ -104,7 +104,7 @@ class SaveSchedule:
             self._evaluations.append((snapshot.held.units, evaluation))
 
     def wait(self, tick: Callable[[], None]) -> Commit:
-        """Return the commit under way when it has ended; `tick` is called meanwhile and may raise.
+        """Return the pending commit when it has ended; `tick` is called meanwhile and may raise.
 
         Raises:
           WaitTimeout: the commit did not end in time.
@@ -142,7 +142,7 @@ class SaveSchedule:
             tick()
 
     def await_newer(self, units: int, tick: Callable[[], None]) -> bool:
-        """Let the commit under way end if its state has more than `units`; returns whether there was such a one.
+        """Let the pending commit end if its state has more than `units`; returns whether there was such a one.
 
         Once it is durable it would pass for the newest state, though the run had gone on from less.
         """

@@ -132,7 +132,7 @@ class StageSchedule:
         return self._limit(stage) > self.spans[stage].end_units
 
     def end_stage_early(self, units: int) -> StageSchedule:
-        """Return the schedule on which the lock-step stage under way has ended at `units`, if it can end early."""
+        """Return the schedule on which the current lock-step stage has ended at `units`, if it can end early."""
         known = self.end_detour(units)
         return replace(known, ends=(*known.ends, units)) if known.can_end_early(known.stage(units)) else known
 
@@ -160,11 +160,11 @@ class StageSchedule:
         return after.end_units if follows and after is not None else self.spans[stage].end_units
 
     def _now(self, stage: int, units: int) -> int:
-        """Return a stage's end as the detour under way has moved it."""
+        """Return a stage's end as the current detour has moved it."""
         return self.end_detour(max(units, self.since or 0)).end(stage) if self._is_away(stage) else self.end(stage)
 
     def _is_away(self, stage: int) -> bool:
-        """Return whether the detour under way is one of this stage."""
+        """Return whether the current detour is one of this stage."""
         return self.spans[stage].lock_step and self.since is not None and self._low(stage) <= self.since
 
     def _low(self, stage: int) -> int:

@@ -168,7 +168,7 @@ class Peers:
 
 
 class _Line:
-    """One server's line. The condition guards the queue and the call under way; it is notified when they change.
+    """One server's line. The condition guards the queue and the current call; it is notified when they change.
 
     What waits for a call is let go as soon as the line closes, also while the call is tried again at a dead server.
     """

@@ -178,7 +178,7 @@ class VirtualCondition:
         return True
 
     def notify_all(self) -> None:
-        """End the wait under way."""
+        """End the current wait."""
         if self._pumping:
             self._loop.stop()
         self._clock.notified()

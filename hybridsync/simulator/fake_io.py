@@ -248,7 +248,7 @@ class Disk:
         return committed, measured
 
     def close(self) -> None:
-        """Let the commits under way end."""
+        """Let the pending commits end."""
         if self.closed:
             return
         self._simulated.loop.run_until(self._free_at + self._simulated.transfer_secs)

@@ -143,7 +143,7 @@ class FileApplyLog:
             _, self._last_written = _tail(self._path)
 
     def _forget_written(self, last: Entry | Left) -> None:
-        """Forget what the file holds of the phase under way, which another member has written; else memory fills.
+        """Forget what the file holds of the current phase, which another member has written; else memory fills.
 
         Once `last` was seen, the run may have continued from before it: that begins a phase, whose updates all stay.
         """

@@ -23,7 +23,7 @@ SWITCHED = ("planned", "policy", "ordered")
 
 @dataclass
 class StageTimes:
-    """Seconds of each stage of the switch under way."""
+    """Seconds of each stage of the current switch."""
 
     secs: dict[str, float] = field(default_factory=dict)
 

@@ -107,7 +107,7 @@ class LinkConnection(ABC):
             self.hang_up()
 
     def close(self) -> None:
-        """End the call under way, with RoleLost, and refuse later ones. Lent buffers go back."""
+        """End the current call, with RoleLost, and refuse later ones. Lent buffers go back."""
         self._closed.set()
         self._interrupt()
         with self._lock:

@@ -81,7 +81,7 @@ class PhaseRunner:
         drive(engine.run(), carriers, beside, member.now)
 
     def revoke(self, phase_id: PhaseId, reason: str) -> None:
-        """Make the phase under way raise PhaseRevoked, if it is `phase_id`; called from another thread."""
+        """Make the current phase raise PhaseRevoked, if it is `phase_id`; called from another thread."""
         self._revocation.revoke(phase_id, reason)
 
     def enter(self, phase: Phase) -> Communicator:

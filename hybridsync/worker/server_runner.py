@@ -65,7 +65,7 @@ class ServerRunner:
                 link.close()
 
     def revoke(self, phase_id: PhaseId, reason: str) -> None:
-        """Make the phase under way raise RoleLost, if it is `phase_id`; called from another thread."""
+        """Make the current phase raise RoleLost, if it is `phase_id`; called from another thread."""
         with self._lock:
             links = self._links if phase_id == self._phase_id else ()
         for link in links:

@@ -103,7 +103,7 @@ class MeshCommunicator:
         return kind.join(total / np.float32(len(reply.members)), highest)
 
     def break_off(self, reason: str) -> None:
-        """Make the call under way raise; called by the control thread (see `Communicator.break_off`)."""
+        """Make the current call raise; called by the control thread (see `Communicator.break_off`)."""
         with self._lock:
             self._broken = self._broken or reason
             mesh = self._current

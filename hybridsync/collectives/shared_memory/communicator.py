@@ -156,7 +156,7 @@ class SharedMemoryCommunicator:
         return packing.join(floats / np.float32(len(members)), highest)
 
     def break_off(self, reason: str) -> None:
-        """Make the call under way raise; called by the control thread (see `Communicator.break_off`)."""
+        """Make the current call raise; called by the control thread (see `Communicator.break_off`)."""
         self._rounds.break_off(reason)
 
     def _total(

@@ -126,7 +126,7 @@ class Rounds:
         self._doorbells.ring(place for place in self._sessions if place != self._own)
 
     def break_off(self, reason: str) -> None:
-        """Make the wait under way, and every later one, raise PhaseRevoked; called by another thread."""
+        """Make the current wait, and every later one, raise PhaseRevoked; called by another thread."""
         self._broken = self._broken or reason
         self._doorbells.wake()
 
