@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -259,8 +259,8 @@ def test_revocation_reaches_a_member_that_waits_for_the_others(fleet: Fleet) -> 
     assert {"broken": True} in answers and "CollectiveBroken" in [answer.get("error") for answer in answers if answer]
 
 
-def local_mean() -> MeshSum:
-    return MeshSum((0,), 0, [jax.local_devices()[0]], 0, lambda timeout_secs, check: None)
+def local_mean(arrive: Callable[..., None] = lambda timeout_secs, check: None) -> MeshSum:
+    return MeshSum((0,), 0, [jax.local_devices()[0]], 0, arrive)
 
 
 def test_the_self_test_passes_right_sums_and_names_a_wrong_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,6 +280,16 @@ def test_a_released_mesh_keeps_nothing_that_it_compiled_and_can_be_entered_again
     gc.collect()
     assert [ref() for ref in compiled] == [None] * len(compiled)
     mean.warm(1_000, 10)
+
+
+def test_a_service_that_is_gone_while_members_meet_breaks_the_mesh_by_name() -> None:
+    def gone(*_: Any) -> None:
+        raise jax.errors.JaxRuntimeError("UNAVAILABLE: recvmsg:Connection reset by peer\nmore of it")
+
+    mean = local_mean(gone)
+    for _ in range(2):
+        with pytest.raises(CollectiveBroken, match=r"is dead: UNAVAILABLE: recvmsg:Connection reset by peer; enter"):
+            mean.warm(1_000, 10)
 
 
 def test_a_dead_mesh_refuses_with_the_first_reason() -> None:

@@ -119,10 +119,17 @@ class MeshSum:
         """
         if not self._met:
             self.compile(num_floats, num_ints)  # before they meet: a death during connecting is noticed late
-            self._arrive(timeout_secs, self._check)
-            self._met = True
+            self._meet(timeout_secs)
             self._prove(num_floats, num_ints)
         self._prove(min(num_floats, _QUICK_TEST_FLOATS), num_ints)
+
+    def _meet(self, timeout_secs: float) -> None:
+        try:
+            self._arrive(timeout_secs, self._check)
+        except jax.errors.JaxRuntimeError as error:  # the coordination service has gone with its host
+            self.kill(str(error).splitlines()[0])
+            raise CollectiveBroken(self._obituary()) from error
+        self._met = True
 
     def _prove(self, num_floats: int, num_ints: int) -> None:
         num_members = len(self.members)
