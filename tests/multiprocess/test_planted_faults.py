@@ -20,7 +20,7 @@ STILL_SECS = 8.0
 
 def killed_workers(workdir: Path, planted: str, stuck_secs: float = STUCK_SECS) -> None:
     scenarios.workers_are_killed_under_asp(
-        workdir, plan="asp", units=600, workers=3, victims=(1,), planted=planted, stuck_secs=stuck_secs
+        workdir, plan="asp", units=1200, workers=3, victims=(1,), planted=planted, stuck_secs=stuck_secs
     )
 
 
@@ -59,7 +59,7 @@ PLANTED = [
     (lost_member, "survivors_forget_the_newest_state", AssertionError, "rolled_back|was rolled back"),
     (killed_chief, "restarted_chief_starts_from_disk", AssertionError, "rolled_back|was not continued|lost or|== 0"),
     (killed_server, "ledger_keeps_what_the_server_lost", AssertionError, "the ledger counts 400 units as applied"),
-    (killed_workers, "units_of_the_lost_stay_leased", Stuck, r"the job stands at (?!600 )\d+ units"),
+    (killed_workers, "units_of_the_lost_stay_leased", Stuck, r"the job stands at (?!1,?200 )\d+ units"),
     (killed_run, "ledger_outruns_the_state", AssertionError, "'min_count': 0"),
     (preempted_run, "preemption_saves_nothing", AssertionError, "a preempted run lost units"),
     (stopped_at_once, "only_the_first_signal_counts", AssertionError, r"the job stands at \d+ units|'run_finished' !="),
