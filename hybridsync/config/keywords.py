@@ -56,6 +56,5 @@ def checked(cls: type[T]) -> type[T]:
             raise ConfigError(f"{cls.__name__}: {error}; its arguments are {', '.join(known)}") from None
         init(self, *args, **fields)
 
-    # A type checker refuses the plain assignment: it sees another method than the class declares.
-    setattr(cls, "__init__", checked_init)  # noqa: B010
+    setattr(cls, "__init__", checked_init)  # noqa: B010 - a type checker refuses to assign another method than declared
     return cls

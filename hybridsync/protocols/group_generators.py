@@ -174,7 +174,7 @@ class GroupRule(ABC):
     def _dissolve(self) -> None:
         """Forget the groups that have not started: waiting workers go to a group round of everybody."""
 
-    def _measure(self, worker: int, at: float, average_secs: float) -> None:  # noqa: B027 - may stay empty
+    def _measure(self, worker: int, at: float, average_secs: float) -> None:  # noqa: B027 - most rules have no use for it
         """Note how long ago a worker's last group started, and what its average took; nobody has to."""
 
     def _is_there(self, worker: int) -> bool:

@@ -329,16 +329,14 @@ def check_head(address: str) -> None:
     """
     host, _, port = address.rpartition(":")
     try:
-        family, *_ = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        socket.create_server((host.strip("[]"), int(port)), family=family).close()
+        _try_to_serve(host.strip("[]"), int(port))
     except OSError as error:
         change = (
             "does another head run on this machine? Name another port to every host"
             if error.errno == errno.EADDRINUSE
             else "host 0 is the head: name an address of this machine, or give it the --index that it has"
         )
-        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-        raise AddressError(f"--head={address} cannot be served on here: {why}; {change}") from error
+        raise AddressError(f"--head={address} cannot be served on here: {_reason(error)}; {change}") from error
 
 
 def check_own_address(address: str) -> None:
@@ -348,14 +346,23 @@ def check_own_address(address: str) -> None:
       AddressError: the address is not this machine's.
     """
     try:
-        family, *_ = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
-        socket.create_server((address, 0), family=family).close()
+        _try_to_serve(address, 0)
     except OSError as error:
-        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise AddressError(
-            f"--address={address} cannot be served on here: {why}; name the address of this machine at which the other "
-            "hosts reach it, or leave the flag out"
+            f"--address={address} cannot be served on here: {_reason(error)}; name the address of this machine at "
+            "which the other hosts reach it, or leave the flag out"
         ) from error
+
+
+def _try_to_serve(host: str, port: int) -> None:
+    """Serve at an address for a moment; raises OSError where that cannot be."""
+    family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    socket.create_server((host, port), family=family).close()
+
+
+def _reason(error: OSError) -> str | None:
+    # `create_server` puts the address into the text of its error, which the message names already.
+    return error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
 
 
 def play(child: Child, load: Callable[[], Launch]) -> int:

@@ -128,8 +128,7 @@ class Supervisor:
                 return self._run(addresses)
         except HybridSyncError:
             raise
-        # Everything, because Python itself would exit with 1, which means "input refused"; the traceback is shown.
-        except Exception:  # noqa: BLE001
+        except Exception:  # noqa: BLE001 - Python itself would exit with 1, "input refused"; the traceback is shown
             self._say(f"error: the supervisor failed; {_RESUME}\n{traceback.format_exc()}")
             return EXIT_FAILED
 
@@ -261,6 +260,7 @@ class Supervisor:
             self._outbox.repeat_preemption()
         if role.process in self._given_up:
             self._given_up.discard(role.process)
+            role.is_given_up = True
             self._hosts.kill(host, role.kill_order())
 
     def _heed_report(self, role: RunningRole, report: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hybridsync.simulator.simulated_cluster import SimulatedCluster
 
 Outcome = tuple[PushReply, Any] | HybridSyncError
-"""What a call comes to: the answer and what comes with it, or the error that refuses it."""
+"""A call's end: the answer and what comes with it, or the error that refuses it."""
 Reply = Callable[[Outcome], object]
 REPORT_SECS = 0.1
 """How often a server reports, as the in-process runtime does; at once when a phase's units are all applied."""

@@ -162,13 +162,17 @@ class LinkSession(ABC):
         answer = self._parameters.pull(decode(Push, request.push))
         return self._lend_parameters(answer, request.num_bytes, brings_them=True)
 
+    def _pushed(self, push: Push, num_bytes: int) -> Answer:
+        """Push the contribution that the caller offers; what it was lent before goes back."""
+        self._check_offer(num_bytes)
+        offer = self._parameters.begin_push(push)
+        with self._offered(num_bytes) as contribution:
+            self._give_back()  # before the update, which may write over it: the caller has computed on it
+            return offer(contribution)
+
     def _push_pull(self, request: pb.LinkRequest) -> pb.LinkReply:
         push = decode(Push, request.push)
-        self._check_offer(request.num_bytes)
-        offer = self._parameters.begin_push(push)
-        with self._offered(request.num_bytes) as contribution:
-            self._give_back()  # before the update, which may write over it: the caller has computed on it
-            answer = offer(contribution)
+        answer = self._pushed(push, request.num_bytes)
         if push.push_only:
             answer.parameters.release()
             return pb.LinkReply(reply=encode(answer.reply))

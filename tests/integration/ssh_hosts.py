@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from tests.integration.debian import environment
@@ -58,7 +59,7 @@ def started(root: Path, folder: Path, addresses: Sequence[str]) -> Iterator[str]
             out = stack.enter_context(log.open("wb"))
             server = stack.enter_context(subprocess.Popen(command, env=environ, stdout=out, stderr=out))
             stack.callback(server.kill)
-            wait_for(lambda: answers(ssh, address), f"sshd at {address}", log.read_text, secs=30)  # noqa: B023 - called in this turn alone
+            wait_for(partial(answers, ssh, address), f"sshd at {address}", log.read_text, secs=30)
         yield ssh
 
 

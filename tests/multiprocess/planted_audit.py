@@ -27,7 +27,7 @@ EVENTS = frozenset(
         "ctypes.dlopen",
     }
 )
-"""What Python tells its audit hooks before it unpickles a name, loads or runs code, or starts a program."""
+"""Events of Python's audit hooks: it is about to unpickle a name, load or run code, or start a program."""
 
 FOLDER = "audit"
 _OWN_CODE = (

@@ -193,17 +193,23 @@ def test_a_second_sigterm_ends_all_hosts_at_once(begin: Begin) -> None:
     assert heard(run, call="ended")["code"] == 75
 
 
-def test_a_worker_whose_host_is_cut_off_again_and_again_is_not_the_one_that_fails(begin: Begin) -> None:
+@pytest.mark.parametrize("early", [False, True], ids=["known here first", "given up first"])
+def test_a_worker_whose_host_is_cut_off_again_and_again_is_not_the_one_that_fails(begin: Begin, early: bool) -> None:
     """It learns from the chief, when it is heard again, that its lease has ended, before the order to kill it comes."""
     given_up = [{"role": "worker", "id": 1, "pid": PID + time, "restart_count": time} for time in range(MAX_FAILURES)]
-    run = begin({"chief 0": {"kill": given_up}}, **TWO_HOSTS)
+    run = begin({"chief 0": {"kill": [*given_up, {"role": "worker", "id": 0}] if early else given_up}}, **TWO_HOSTS)
     chief = heard(run, call="role_started", role="chief")["pid"]
     run.agent(1, attach=1)
     ended = {"kind": "Ended", "role": "worker", "role_id": 1, "code": 70, "lived_secs": 1.0, "unit": -1}
+    if early:  # before it is heard that they have started; the head's own worker is the last that is given up
+        run.spec_of(heard(run, call="role_started", role="worker", id=0)["pid"])
+        os.kill(chief, signal.SIGHUP)
+        heard(run, call="role_lost", role="worker", id=0)
     for pid in range(PID, PID + MAX_FAILURES):
         start_as_ordered(run, pid)
         until_started(run, pid)
-        os.kill(chief, signal.SIGHUP)
+        if not early:
+            os.kill(chief, signal.SIGHUP)
         assert ordered(run, "KillRole")["pid"] == pid
         run.agent(1, pid=pid, knew_chief=True, **ended)
         assert not heard(run, call="role_lost", pid=pid)["quarantined"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -45,6 +47,7 @@ from hybridsync.interfaces.ports import Answer, ParameterPort, ServerPort, Snaps
 from hybridsync.interfaces.reports import Report, ReportReply
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.link import ChiefLink
+from tests.transport.slab_primary import SlabPrimary
 
 PHASE_ID = PhaseId(3, 2**64 - 1)
 HELD = StateVersion(PHASE_ID, units=7, sequence=5, fingerprint="f00d")
@@ -227,6 +230,15 @@ def closing() -> Iterator[Callable[[Any], Any]]:
     yield keep
     for client in clients:
         client.close()
+
+
+@pytest.fixture
+def served() -> Iterator[SlabPrimary]:
+    """Serve the parameters of a tally over shared memory."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a socket's path is short
+        primary = SlabPrimary(Path(folder), most=4)
+        yield primary
+        primary.close()
 
 
 def pattern(num_bytes: int, seed: int = 0) -> np.ndarray:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,14 +20,6 @@ from hybridsync.worker.server_runner import carriers_of
 from hybridsync.worker.stats import WorkerRecorder
 from tests.roles import gradient_of, phase_of, tally_programs, tally_state
 from tests.transport.slab_primary import SlabPrimary, only
-
-
-@pytest.fixture
-def served() -> Iterator[SlabPrimary]:
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a socket's path is short
-        primary = SlabPrimary(Path(folder), most=4)
-        yield primary
-        primary.close()
 
 
 def test_what_was_prepared_is_pushed(served: SlabPrimary, monkeypatch: pytest.MonkeyPatch) -> None:

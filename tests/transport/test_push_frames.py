@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,14 +86,6 @@ def test_a_frame_of_another_length_is_refused(read: Any, num_bytes: int) -> None
 
 
 # --- at a role ---
-
-
-@pytest.fixture
-def served() -> Iterator[SlabPrimary]:
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a socket's path is short
-        primary = SlabPrimary(Path(folder), most=4)
-        yield primary
-        primary.close()
 
 
 def test_a_unit_is_pushed_without_a_protobuf(served: SlabPrimary, monkeypatch: pytest.MonkeyPatch) -> None:

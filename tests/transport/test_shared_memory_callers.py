@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,14 +22,6 @@ from hybridsync.transport.shared_memory import service as service_module
 from hybridsync.transport.shared_memory import slabs
 from hybridsync.transport.shared_memory.connection import Connection
 from tests.transport.slab_primary import SECS, TOKEN, SlabPrimary, ask, only, packed, tallied, until
-
-
-@pytest.fixture
-def served() -> Iterator[SlabPrimary]:
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a socket's path is short
-        primary = SlabPrimary(Path(folder), most=4)
-        yield primary
-        primary.close()
 
 
 @pytest.fixture(autouse=True)

@@ -144,27 +144,32 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
-def gain_table(rows: Sequence[Row]) -> str:
-    """Return speed, units and seconds to the loss, and accuracy."""
+def gain_rows(rows: Sequence[Row], name: str, **where: object) -> list[tuple[str, ...]]:
+    """Return speed, units and seconds to the loss, and accuracy, of each spread and plan."""
     told = []
-    for name, job in JOBS.items():
-        for varies in SPREADS:
-            for plan in HSP.values():
-                where = {"job": name, "spread": varies, "protocol": plan}
-                faster, sooner, _ = gains(rows, plan, job=name, spread=varies)
-                told.append(
-                    (
-                        f"{job.name}, 1/{CHOSEN[name]} of its rate",
-                        f"{varies:.0%}",
-                        f"`{plan}`",
-                        f"{faster:.2f}x",
-                        spread(values(rows, "units_to_loss", **where), "{:.0f}"),
-                        spread(values(rows, "secs_to_loss", **where), "{:.1f}"),
-                        f"{sooner:.2f}x" if sooner == sooner else "never in a run",
-                        spread(values(rows, "accuracy", **where), "{:.3f}"),
-                    )
+    for varies in SPREADS:
+        for plan in HSP.values():
+            of_plan = {**where, "spread": varies, "protocol": plan}
+            faster, sooner, _ = gains(rows, plan, **where, spread=varies)
+            told.append(
+                (
+                    name,
+                    f"{varies:.0%}",
+                    f"`{plan}`",
+                    f"{faster:.2f}x",
+                    spread(values(rows, "units_to_loss", **of_plan), "{:.0f}"),
+                    spread(values(rows, "secs_to_loss", **of_plan), "{:.1f}"),
+                    f"{sooner:.2f}x" if sooner == sooner else "never in a run",
+                    spread(values(rows, "accuracy", **of_plan), "{:.3f}"),
                 )
-    return markdown(HEAD, told)
+            )
+    return told
+
+
+def gain_table(rows: Sequence[Row]) -> str:
+    """Return what each plan gains on each job."""
+    of_jobs = (gain_rows(rows, f"{job.name}, 1/{CHOSEN[name]} of its rate", job=name) for name, job in JOBS.items())
+    return markdown(HEAD, [row for of_job in of_jobs for row in of_job])
 
 
 def plot(rows: Sequence[Row]) -> str:
@@ -236,25 +241,8 @@ def ratio_claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def ratio_table(rows: Sequence[Row]) -> str:
-    """Return speed, units and seconds to the loss, and accuracy, by ratio and spread."""
-    told = []
-    for ratio in OTHER_RATIOS:
-        for varies in SPREADS:
-            for plan in HSP.values():
-                where = {"ratio": ratio, "spread": varies, "protocol": plan}
-                faster, sooner, _ = gains(rows, plan, ratio=ratio, spread=varies)
-                told.append(
-                    (
-                        f"{ratio:g}",
-                        f"{varies:.0%}",
-                        f"`{plan}`",
-                        f"{faster:.2f}x",
-                        spread(values(rows, "units_to_loss", **where), "{:.0f}"),
-                        spread(values(rows, "secs_to_loss", **where), "{:.1f}"),
-                        f"{sooner:.2f}x" if sooner == sooner else "never in a run",
-                        spread(values(rows, "accuracy", **where), "{:.3f}"),
-                    )
-                )
+    """Return what each plan gains at each ratio."""
+    told = [row for ratio in OTHER_RATIOS for row in gain_rows(rows, f"{ratio:g}", ratio=ratio)]
     return markdown(("transfer / compute", *HEAD[1:]), told)
 
 

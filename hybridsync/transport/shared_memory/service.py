@@ -174,17 +174,9 @@ class Session(LinkSession):
         push, num_bytes = push_in(frame)
         if self._services.parameters is None:
             raise InvalidMessage("this role has no parameters of its own, and takes no push")
-        contribution = self._contribution
-        if contribution is None or num_bytes != contribution.buffer.nbytes:
-            self._check_offer(num_bytes)  # refuses it
-        assert contribution is not None
-        offer = self._services.parameters.begin_push(push)
-        self._give_back()  # before the update, which may write over it: the caller has computed on it
-        answer = offer(contribution.buffer)
-        reply, view = answer.reply, answer.parameters
-        number = self._lent_number(view, view.buffer.nbytes)
-        if reply.brings_parameters(push):
-            answer.await_arrival()
+        answer = self._pushed(push, num_bytes)
+        reply = answer.reply
+        number = self._lent_by(answer, answer.parameters.buffer.nbytes, reply.brings_parameters(push))
         framed = frame_of_reply(reply, number) if self._file < 0 else None
         return pb.LinkReply(slab=number, reply=encode(reply)) if framed is None else framed
 
@@ -211,10 +203,14 @@ class Session(LinkSession):
         into[:] = self._contribution.buffer
 
     def _lend_parameters(self, answer: Answer, num_bytes: int, brings_them: bool) -> pb.LinkReply:
+        return pb.LinkReply(slab=self._lent_by(answer, num_bytes, brings_them), reply=encode(answer.reply))
+
+    def _lent_by(self, answer: Answer, num_bytes: int, brings_them: bool) -> int:
+        """Lend an answer's parameters; returns the number of their slab once what they bring has arrived."""
         number = self._lent_number(answer.parameters, num_bytes)
         if brings_them:
             answer.await_arrival()
-        return pb.LinkReply(slab=number, reply=encode(answer.reply))
+        return number
 
     def _lend(self, view: BufferView, num_bytes: int) -> pb.LinkReply:
         return pb.LinkReply(slab=self._lent_number(view, num_bytes))
