@@ -1,6 +1,7 @@
 """Configuration files: Python files with `config()`, `task(config)` and `optimizer(config)`."""
 
 import difflib
+import importlib.machinery
 import importlib.util
 import sys
 import traceback
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from hybridsync.config.overrides import apply_overrides
@@ -114,6 +115,18 @@ def check_present(file: Path, kind: str, flag: str) -> None:
     raise ConfigError(f"there is no {kind} file {str(file)!r}; {advice}")
 
 
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+    """Compiles a file each time it is loaded.
+
+    Python takes bytecode for a file's own by the second of its last change and its size. A configuration that is edited
+    twice in a second, say by a sweep that changes one digit, would be run as it was before.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
 def run_file(file: Path, flag: str) -> ModuleType:
     """Run a Python file of a user's and return it as a module of its own.
 
@@ -127,13 +140,14 @@ def run_file(file: Path, flag: str) -> ModuleType:
     # Two files of one name must not become one module; and a dataclass finds its annotations' names through
     # sys.modules, so the module has to be there before it runs.
     name = f"_config_{file.stem}_{zlib.crc32(str(file.resolve()).encode()):08x}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
+    loader = _SourceLoader(name, str(file)) if file.suffix == ".py" else None
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
+    if loader is None or spec is None:
         raise ConfigError(f"{file} is not a Python file; give the path of a .py file with {flag}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except (Exception, SystemExit) as error:  # as above
         del sys.modules[name]
         raise explained(file, error) from error

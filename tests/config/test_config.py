@@ -1,4 +1,6 @@
 import math
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, dataclass, replace
 from pathlib import Path
@@ -350,6 +352,20 @@ def test_a_file_is_run_and_its_own_dataclass_can_be_overridden(tmp_path: Path) -
     assert loaded.config.workload == 8
     assert callable(loaded.module.task)
     assert apply_overrides(loaded.config, ["model.hidden=16"]).model.hidden == 16
+
+
+def test_a_file_that_is_changed_within_a_second_is_run_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "same.py"
+    for workload in (16, 32):
+        file.write_text(
+            f"from hybridsync import RunConfig\ndef config():\n    return RunConfig({workload}, plan='bsp')\n"
+        )
+        os.utime(file, (1e9, 1e9))
+        assert load_config(file).config.workload == workload
+    assert [path.name for path in tmp_path.iterdir()] == ["same.py"]
 
 
 def test_two_files_of_one_name_stay_apart(tmp_path: Path) -> None:

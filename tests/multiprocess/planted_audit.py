@@ -35,9 +35,7 @@ _OWN_CODE = (
     "<frozen importlib._bootstrap_external>:",
     f"{Path(hybridsync.__file__).parent}/transport/grpc/codec.py:_record",
 )
-"""Where code of files is run: an import, also of a configuration whose bytecode is kept beside it, and the annotations
-of the messages' classes.
-"""
+"""Where code of files is run: an import, also of a configuration, and the annotations of the messages' classes."""
 
 
 def what_makes_code_of_data_is_recorded(role: str, workdir: Path) -> None:
