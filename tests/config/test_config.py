@@ -360,9 +360,7 @@ def test_a_file_that_is_changed_within_a_second_is_run_as_it_is(
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     file = tmp_path / "same.py"
     for workload in (16, 32):
-        file.write_text(
-            f"from hybridsync import RunConfig\ndef config():\n    return RunConfig({workload}, plan='bsp')\n"
-        )
+        file.write_text(HEADER + f"def config():\n    return RunConfig(workload={workload}, unit_size=1, plan='bsp')\n")
         os.utime(file, (1e9, 1e9))
         assert load_config(file).config.workload == workload
     assert [path.name for path in tmp_path.iterdir()] == ["same.py"]
