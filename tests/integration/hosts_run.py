@@ -55,8 +55,17 @@ def certificates(folder: Path, num_hosts: int) -> Path:
 def agent_of(certs: Path) -> int:
     """Return the process of the agent that uses these certificates; 0 where there is none.
 
-    Roles have the words of their agent. The agent is the one whose parent has not.
+    Roles have the words of their agent. The agent is the one whose parent has not. A role that is just being forked has
+    for a moment a parent that is no more, so two are looked at again.
     """
+    deadline = SYSTEM_CLOCK.monotonic() + 10
+    while len(tops := _tops(certs)) > 1:
+        assert SYSTEM_CLOCK.monotonic() < deadline, f"{certs} has the agents {tops}"
+        pause(0.05)
+    return tops[0] if tops else 0
+
+
+def _tops(certs: Path) -> list[int]:
     found: dict[int, int] = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -66,9 +75,7 @@ def agent_of(certs: Path) -> int:
             continue  # it has ended meanwhile
         if f"--certs={certs}" in words and Path(words[0]).name.startswith("python"):
             found[int(process.name)] = parent
-    tops = [pid for pid, parent in found.items() if parent not in found]
-    assert len(tops) <= 1, f"{certs} has the agents {tops}"
-    return tops[0] if tops else 0
+    return [pid for pid, parent in found.items() if parent not in found]
 
 
 def wait_for(ready: Callable[[], object], what: str, told: Callable[[], str], secs: float = LIMIT_SECS) -> float:
