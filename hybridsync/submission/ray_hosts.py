@@ -15,8 +15,10 @@ import sys
 import threading
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from hybridsync.cluster.job import Job
+from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.counted import counted
 from hybridsync.core.errors import (
     EXIT_COMPLETED,
@@ -36,6 +38,9 @@ FINAL = (EXIT_COMPLETED, EXIT_REFUSED, EXIT_PREEMPTED)
 
 PLACE_SECS = 600.0
 """How long nodes may be waited for."""
+
+BEGIN_SECS = 60.0
+"""A host that is refused so soon has made a mistake; a run that has gone on for longer goes on without it."""
 
 LEAVE_SECS = 60.0
 """How long the other agents may take to end after the head, from which they hear of the end."""
@@ -183,10 +188,31 @@ def _train(ray: ModuleType, job: Job, cpus: float, gpus: float) -> int:
     ]
     folder = os.getcwd()
     ends = [host.run.remote([*place, *job.flags], folder) for host, place in zip(hosts, places, strict=True)]
-    code = ray.get(ends[0])
+    code = _end(ray, hosts[0], ends)
     ray.wait(ends, num_returns=len(ends), timeout=LEAVE_SECS)
     remove_placement_group(group)
     return code
+
+
+def _end(ray: ModuleType, head: Any, ends: list[Any]) -> int:
+    """Wait for the head's end, and return the run's exit code.
+
+    A host that is refused at the start ends the run: the head would wait for it in vain.
+
+    Args:
+      ray: the package.
+      head: actor of the head.
+      ends: what each host's `run` will return, the head's first.
+    """
+    deadline, waiting = SYSTEM_CLOCK.monotonic() + BEGIN_SECS, ends
+    while (left := deadline - SYSTEM_CLOCK.monotonic()) > 0 and ends[0] in waiting:
+        ended, waiting = ray.wait(waiting, timeout=left)
+        if ends[0] not in ended and EXIT_REFUSED in ray.get(ended):
+            head.save.remote()
+            if code := ray.get(ends[0]):
+                say("error: a host was refused (see above), and so the job has ended; correct that, and start it again")
+            return EXIT_REFUSED if code else code
+    return ray.get(ends[0])
 
 
 def _ray() -> ModuleType:

@@ -21,6 +21,7 @@ from tests.integration.hosts_run import (
     SLOW,
     UNITS,
     agent_of,
+    certificates,
     check_listeners,
     folder_on_disk,
     joined,
@@ -137,3 +138,13 @@ def test_a_driver_that_is_asked_to_end_saves_and_the_next_one_goes_on(
     with driver(python, address, workdir) as process:
         assert process.wait(LIMIT_SECS) == 0, out.read_text()
     assert summary_of(workdir)["exit"] == "completed"
+
+
+def test_a_host_that_is_refused_at_the_start_ends_the_job(python: Path, address: str, workdir: Path) -> None:
+    out = workdir.parent / "out"
+    certs = certificates(workdir.parent / "certs", 2)
+    (certs / "1" / "host.key").chmod(0o644)  # a key that others can read
+    with driver(python, address, workdir, f"--certs={certs}") as process:
+        assert process.wait(LIMIT_SECS) == 1, out.read_text()
+    assert "a host was refused (see above), and so the job has ended" in out.read_text()
+    assert "host.key" in out.read_text()

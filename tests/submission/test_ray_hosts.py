@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -92,3 +94,45 @@ def test_a_python_without_ray_is_told_so(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(ray_hosts.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"--cluster=ray needs the package ray, which .* has not; install the"):
         ray_hosts.check_ray()
+
+
+class ThreadsForRay:
+    """`wait` and `get` of Ray for futures of this process."""
+
+    def wait(self, ends: list[Future[int]], timeout: float) -> tuple[list[Future[int]], list[Future[int]]]:
+        done = wait(ends, timeout, FIRST_COMPLETED).done
+        return [end for end in ends if end in done][:1], [end for end in ends if end not in done]
+
+    def get(self, ends: Any) -> Any:
+        return [end.result(30) for end in ends] if isinstance(ends, list) else ends.result(30)
+
+
+def ends_of(*codes: int | None) -> tuple[Any, list[Future[int]]]:
+    """Return the head, which ends with 75 when it is to save, and the hosts' ends; None where a host runs on."""
+    ends: list[Future[int]] = [Future() for _ in codes]
+    for end, code in zip(ends, codes, strict=True):
+        if code is not None:
+            end.set_result(code)
+    return SimpleNamespace(save=SimpleNamespace(remote=lambda: ends[0].set_result(75))), ends
+
+
+def test_a_host_that_is_refused_at_the_start_ends_the_run(capfd: pytest.CaptureFixture[str]) -> None:
+    head, ends = ends_of(None, None, 1)
+    assert ray_hosts._end(ThreadsForRay(), head, ends) == 1  # type: ignore[arg-type]
+    assert "a host was refused (see above), and so the job has ended" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("others", [(None, None), (0, None), (75, 75), (1, None)])
+@pytest.mark.parametrize("code", [0, 1, 75])
+def test_the_head_that_has_ended_says_how_the_run_did(code: int, others: tuple[int | None, ...]) -> None:
+    head, ends = ends_of(code, *others)
+    assert ray_hosts._end(ThreadsForRay(), head, ends) == code  # type: ignore[arg-type]
+
+
+def test_a_host_that_is_refused_later_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_hosts, "BEGIN_SECS", 0.0)
+    head, ends = ends_of(None, 1)
+    with ThreadPoolExecutor(1) as pool:
+        code = pool.submit(ray_hosts._end, ThreadsForRay(), head, ends)  # type: ignore[arg-type]
+        ends[0].set_result(0)
+        assert code.result(30) == 0
