@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.what == "list":
             for experiment in chosen:
                 left = len(missing(experiment, options.folder))
-                print(f"{experiment.name:<28} {len(experiment.cells) - left:>4} of {len(experiment.cells):>4}")
+                print(f"{experiment.name:<32} {len(experiment.cells) - left:>4} of {len(experiment.cells):>4}")
             return 0
         return run(chosen, Given(options.cifar, options.published, options.folder), options.most)
     except HybridSyncError as error:

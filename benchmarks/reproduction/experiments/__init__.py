@@ -31,6 +31,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         syncswitch_frontier.DIGITS,
         syncswitch_frontier.EVEN,
         syncswitch_frontier.IMAGES,
+        syncswitch_frontier.HALF_RATE,
+        syncswitch_frontier.QUARTER_RATE,
         syncswitch_diverging.EXPERIMENT,
         syncswitch_momentum.EXPERIMENT,
         syncswitch_order.DIGITS,

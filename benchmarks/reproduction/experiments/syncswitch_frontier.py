@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from benchmarks.reproduction.clusters import Conditions, Even, Fitted
 from benchmarks.reproduction.definition import Cell, Claim, Experiment, Row
@@ -172,6 +173,25 @@ IMAGES = Experiment(
     table,
     lambda rows: plot(rows, CONV),
 )
+
+
+def gentler(part: int, name: str) -> Experiment:
+    """Return the frontier of images at a part of the job's rate, with everything else as it is."""
+    rate = CONV.config().optimizer.learning_rate / part
+    job = replace(CONV, name=f"{CONV.name}, 1/{part} of its rate", sets=(f"optimizer.learning_rate={rate:g}",))
+    return Experiment(
+        f"syncswitch_frontier_{name}",
+        "Sync-Switch",
+        f"The same job at 1/{part} of its rate, where asynchrony may lose less. Both parts, 1/2 and 1/4, were set down "
+        "before a run of either.",
+        cells(job, MAIN, IMAGES_SEEDS, 20),
+        lambda rows: claims(rows, job, IMAGES_SEEDS),
+        table,
+        lambda rows: plot(rows, job),
+    )
+
+
+HALF_RATE, QUARTER_RATE = gentler(2, "half_rate"), gentler(4, "quarter_rate")
 EVEN = Experiment(
     "syncswitch_frontier_even",
     "Sync-Switch",
