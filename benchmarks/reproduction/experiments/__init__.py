@@ -33,6 +33,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         syncswitch_frontier.IMAGES,
         syncswitch_frontier.HALF_RATE,
         syncswitch_frontier.QUARTER_RATE,
+        syncswitch_frontier.LONGER,
         syncswitch_diverging.EXPERIMENT,
         syncswitch_momentum.EXPERIMENT,
         syncswitch_order.DIGITS,
