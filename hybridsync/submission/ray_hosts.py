@@ -40,10 +40,13 @@ PLACE_SECS = 600.0
 """How long nodes may be waited for."""
 
 BEGIN_SECS = 60.0
-"""A host that is refused so soon has made a mistake; a run that has gone on for longer goes on without it."""
+"""A refusal within this time ends the job, since its cause stays. A later one does not."""
 
 LEAVE_SECS = 60.0
 """How long the other agents may take to end after the head, from which they hear of the end."""
+
+REFUSED_SECS = 5.0
+"""The same, behind a head that was refused: it may never have served, and they look for it."""
 
 
 class Host:
@@ -179,6 +182,8 @@ def _train(ray: ModuleType, job: Job, cpus: float, gpus: float) -> int:
         .remote()
         for index in range(job.num_hosts)
     ]
+    # A node may take minutes to make its actor. What counts from the start counts from then on.
+    ray.wait([host.address.remote() for host in hosts], num_returns=len(hosts), timeout=PLACE_SECS)
     head = f"{ray.get(hosts[0].address.remote())}:{ray.get(hosts[0].free_port.remote())}"
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: hosts[0].save.remote())
@@ -189,7 +194,7 @@ def _train(ray: ModuleType, job: Job, cpus: float, gpus: float) -> int:
     folder = os.getcwd()
     ends = [host.run.remote([*place, *job.flags], folder) for host, place in zip(hosts, places, strict=True)]
     code = _end(ray, hosts[0], ends)
-    ray.wait(ends, num_returns=len(ends), timeout=LEAVE_SECS)
+    ray.wait(ends, num_returns=len(ends), timeout=REFUSED_SECS if code == EXIT_REFUSED else LEAVE_SECS)
     remove_placement_group(group)
     return code
 
@@ -197,21 +202,34 @@ def _train(ray: ModuleType, job: Job, cpus: float, gpus: float) -> int:
 def _end(ray: ModuleType, head: Any, ends: list[Any]) -> int:
     """Wait for the head's end, and return the run's exit code.
 
-    A host that is refused at the start ends the run: the head would wait for it in vain.
+    A host that is refused at the start, or cannot be made, ends the run: the head would wait for it in vain.
 
     Args:
       ray: the package.
       head: actor of the head.
       ends: what each host's `run` will return, the head's first.
+
+    Raises:
+      RayError: Ray could not run a host.
     """
     deadline, waiting = SYSTEM_CLOCK.monotonic() + BEGIN_SECS, ends
-    while (left := deadline - SYSTEM_CLOCK.monotonic()) > 0 and ends[0] in waiting:
+    while (left := deadline - SYSTEM_CLOCK.monotonic()) > 0:
         ended, waiting = ray.wait(waiting, timeout=left)
-        if ends[0] not in ended and EXIT_REFUSED in ray.get(ended):
+        if not ended or ends[0] in ended:
+            break
+        try:
+            is_refused = ray.get(ended[0]) == EXIT_REFUSED
+        except ray.exceptions.RayError:
             head.save.remote()
-            if code := ray.get(ends[0]):
-                say("error: a host was refused (see above), and so the job has ended; correct that, and start it again")
-            return EXIT_REFUSED if code else code
+            ray.get(ends[0])
+            raise
+        if is_refused:
+            head.save.remote()
+            code = ray.get(ends[0])
+            if code in (EXIT_COMPLETED, EXIT_REFUSED):  # hosts hear of a run that is refused before its head has ended
+                return code
+            say("error: a host was refused (see above), and so the job has ended; correct that, and start it again")
+            return EXIT_REFUSED
     return ray.get(ends[0])
 
 

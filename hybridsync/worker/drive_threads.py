@@ -103,4 +103,5 @@ def drive(io: IO, carriers: Carriers, beside: Beside, now: Callable[[], float]) 
             except HybridSyncError as error:
                 value, step = error, io.throw
     finally:
+        value = None  # an error that ends the engine has this frame in its traceback, and would refer to itself
         io.close()

@@ -61,6 +61,8 @@ class ServerRunner:
         try:
             self._run(phase, links)
         finally:
+            with self._lock:  # their memory goes with the phase
+                self._links = ()
             for link in links:
                 link.close()
 
@@ -120,7 +122,14 @@ class _Calls:
         self._pull_work, self._push_work = work("a pull", secs), work("a push", secs)
         self._beside_work = work("a push", secs)
         self._sent_bytes, self._received_bytes = context.programs.wire_sizes(wire)
-        self._verbs: dict[str, Callable[[Push, Any], Any]] = {
+        self._keeps = keeps
+
+    @property
+    def carriers(self) -> Carriers:
+        """Carriers of each kind of request."""
+        # Not kept here: this object would then refer to itself, and its links' memory would stay until Python looks for
+        # such cycles, which took several phases.
+        verbs: dict[str, Callable[[Push, Any], Any]] = {
             "pull": self._pull,
             "push_pull": self._push_pull,
             "push": self._push_beside,
@@ -129,19 +138,16 @@ class _Calls:
             "download_opt_state": self._download_opt_state,
             "upload_opt_state": self._upload_opt_state,
         }
-        if keeps:
-            self._verbs |= {verb: _owned(self._verbs[verb]) for verb in ("pull", "push_pull")}
+        if self._keeps:
+            verbs |= {verb: _owned(verbs[verb]) for verb in ("pull", "push_pull")}
 
-    @property
-    def carriers(self) -> Carriers:
-        """Carriers of each kind of request."""
-        return {LeaseUnits: self._context.lease, ComputeUnit: self._compute, CallServer: self._call}
+        def call(request: CallServer) -> Any:
+            return verbs[request.verb](request.push, request.body)
+
+        return {LeaseUnits: self._context.lease, ComputeUnit: self._compute, CallServer: call}
 
     def _compute(self, request: ComputeUnit) -> Any:
         return self._context.gradient(request.parameters, request.unit, self._wire, self._prepare)
-
-    def _call(self, request: CallServer) -> Any:
-        return self._verbs[request.verb](request.push, request.body)
 
     def _pull(self, push: Push, _: Any) -> Any:
         with self._pull_work:

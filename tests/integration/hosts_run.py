@@ -55,8 +55,8 @@ def certificates(folder: Path, num_hosts: int) -> Path:
 def agent_of(certs: Path) -> int:
     """Return the process of the agent that uses these certificates; 0 where there is none.
 
-    Roles have the words of their agent. The agent is the one whose parent has not. A role that is just being forked has
-    for a moment a parent that is no more, so two are looked at again.
+    Roles have the words of their agent. The agent is the one whose parent has not. While a role is forked, its parent
+    may already have ended, and for a moment it looks like a second agent. The search is repeated until one is left.
     """
     deadline = SYSTEM_CLOCK.monotonic() + 10
     while len(tops := _tops(certs)) > 1:

@@ -96,43 +96,76 @@ def test_a_python_without_ray_is_told_so(monkeypatch: pytest.MonkeyPatch) -> Non
         ray_hosts.check_ray()
 
 
+class RayError(Exception):
+    """What Ray raises."""
+
+
 class ThreadsForRay:
     """`wait` and `get` of Ray for futures of this process."""
 
+    exceptions = SimpleNamespace(RayError=RayError)
+
     def wait(self, ends: list[Future[int]], timeout: float) -> tuple[list[Future[int]], list[Future[int]]]:
         done = wait(ends, timeout, FIRST_COMPLETED).done
-        return [end for end in ends if end in done][:1], [end for end in ends if end not in done]
+        ended = [end for end in ends if end in done][:1]
+        return ended, [end for end in ends if end not in ended]
 
-    def get(self, ends: Any) -> Any:
-        return [end.result(30) for end in ends] if isinstance(ends, list) else ends.result(30)
+    def get(self, end: Future[int]) -> int:
+        return end.result(30)
 
 
-def ends_of(*codes: int | None) -> tuple[Any, list[Future[int]]]:
-    """Return the head, which ends with 75 when it is to save, and the hosts' ends; None where a host runs on."""
+def ends_of(*codes: int | None, saved: int = 75) -> tuple[Any, list[Future[int]]]:
+    """Return the head and the hosts' ends, None where a host runs on; a head that is to save ends with `saved`."""
     ends: list[Future[int]] = [Future() for _ in codes]
     for end, code in zip(ends, codes, strict=True):
         if code is not None:
             end.set_result(code)
-    return SimpleNamespace(save=SimpleNamespace(remote=lambda: ends[0].set_result(75))), ends
+    return SimpleNamespace(save=SimpleNamespace(remote=lambda: ends[0].set_result(saved))), ends
 
 
-def test_a_host_that_is_refused_at_the_start_ends_the_run(capfd: pytest.CaptureFixture[str]) -> None:
-    head, ends = ends_of(None, None, 1)
-    assert ray_hosts._end(ThreadsForRay(), head, ends) == 1  # type: ignore[arg-type]
-    assert "a host was refused (see above), and so the job has ended" in capfd.readouterr().err
+def end(head: Any, ends: list[Future[int]]) -> int:
+    return ray_hosts._end(ThreadsForRay(), head, ends)  # type: ignore[arg-type]
+
+
+REFUSED = "error: a host was refused (see above), and so the job has ended"
+
+
+@pytest.mark.parametrize("codes", [(None, None, 1), (None, 75, 1), (None, 0, 1), (None, 1, 1)])
+@pytest.mark.parametrize("saved", [70, 75])
+def test_a_host_that_is_refused_at_the_start_ends_the_run(
+    codes: tuple[int | None, ...], saved: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert end(*ends_of(*codes, saved=saved)) == 1
+    assert REFUSED in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_run_that_completes_or_is_refused_itself_blames_no_host(code: int, capfd: pytest.CaptureFixture[str]) -> None:
+    assert end(*ends_of(None, 1, saved=code)) == code
+    assert REFUSED not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("others", [(None, None), (0, None), (75, 75), (1, None)])
 @pytest.mark.parametrize("code", [0, 1, 75])
 def test_the_head_that_has_ended_says_how_the_run_did(code: int, others: tuple[int | None, ...]) -> None:
-    head, ends = ends_of(code, *others)
-    assert ray_hosts._end(ThreadsForRay(), head, ends) == code  # type: ignore[arg-type]
+    assert end(*ends_of(code, *others)) == code
 
 
-def test_a_host_that_is_refused_later_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_hosts, "BEGIN_SECS", 0.0)
-    head, ends = ends_of(None, 1)
+def test_a_host_that_cannot_be_made_ends_the_run_when_it_is_saved() -> None:
+    head, ends = ends_of(None, None)
+    ends[1].set_exception(RayError("the actor died"))
+    with pytest.raises(RayError, match="the actor died"):
+        end(head, ends)
+    assert ends[0].result(0) == 75, "it was not saved"
+
+
+@pytest.mark.parametrize("secs", [0.0, 0.2])
+def test_a_host_that_is_refused_later_does_not_end_the_run(secs: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_hosts, "BEGIN_SECS", secs)
+    head, ends = ends_of(None, None)
     with ThreadPoolExecutor(1) as pool:
-        code = pool.submit(ray_hosts._end, ThreadsForRay(), head, ends)  # type: ignore[arg-type]
+        code = pool.submit(end, head, ends)
+        pause(2 * secs)
+        ends[1].set_result(1)
         ends[0].set_result(0)
         assert code.result(30) == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -155,6 +157,25 @@ def test_a_push_that_is_held_ends_with_its_phase(spec: str, held: str) -> None:
     failure = failure_of(runner, phase_of(1, spec, members=(0, 1)), lambda: link.is_held.wait(SECS), link.close)
     assert isinstance(failure, (RoleLost, PhaseRevoked)), failure
     assert len(link.uploads) == (spec.startswith(("localsgd", "psplus"))), "a revoked worker uploads what it holds"
+
+
+@pytest.mark.parametrize("spec", ["asp", "localsgd(steps=4)"])
+def test_a_link_goes_with_its_phase(spec: str) -> None:
+    """A link has memory for a contribution. In a cycle it would stay until Python looks for such, phases later."""
+    links = [Link("push_pull")]
+    runner = ServerRunner(context_of(Chief()), lambda phase: links[0], None)
+    phase = phase_of(1, spec, members=(0, 1))
+    gc.disable()
+    try:
+        is_held, close = links[0].is_held, links[0].close
+        failure = failure_of(runner, phase, lambda: is_held.wait(SECS), close)
+        assert isinstance(failure, (RoleLost, PhaseRevoked)), failure
+        link = weakref.ref(links[0])
+        links.clear()
+        del failure, close
+        assert link() is None, gc.get_referrers(link())
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("spec", ["psplus(overlap=false)", "localsgd(steps=4)"])

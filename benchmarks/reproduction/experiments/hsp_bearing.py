@@ -267,8 +267,9 @@ def ratio_table(rows: Sequence[Row]) -> str:
 BY_RATIO = Experiment(
     "hsp_bearing_ratios",
     "HSP",
-    "The jobs of the table above at its rates, where all gradients take a quarter of a unit's compute time through the "
-    "port, and four times as long. The rates were chosen at ratio 1. The larger jobs have alike unit times alone.",
+    "The jobs and rates of the table above, where all gradients take a quarter of a unit's compute time through the "
+    "port, and four times as long. The rates were chosen at ratio 1. The two larger jobs were run with alike unit "
+    "times only.",
     [
         Cell(
             {"job": name, "ratio": ratio, "spread": varies, "protocol": plan, "seed": seed},

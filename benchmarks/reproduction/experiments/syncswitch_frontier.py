@@ -196,8 +196,8 @@ def gentler(name: str, part: int, times: int, why: str) -> Experiment:
 
 
 GENTLER = (
-    "The same job at 1/{} of its rate, where asynchrony may lose less. Both parts, 1/2 and 1/4, were set down before a "
-    "run of either."
+    "The conv net at 1/{} of its rate, where asynchrony may lose less. Both rates, 1/2 and 1/4, were committed before "
+    "either was run."
 )
 HALF_RATE = gentler("half_rate", 2, 1, GENTLER.format(2))
 QUARTER_RATE = gentler("quarter_rate", 4, 1, GENTLER.format(4))
@@ -205,8 +205,8 @@ LONGER = gentler(
     "longer",
     4,
     4,
-    "The job of the table above with four times its units; the published runs have twenty times as many. This was set "
-    "down when that table was there, and before a run of its own.",
+    "The job of the table above with 12,800 units instead of 3,200; the published runs have 64,000. It was defined "
+    "after that table was measured and before any run of its own.",
 )
 EVEN = Experiment(
     "syncswitch_frontier_even",

@@ -121,7 +121,7 @@ for ((left = code == 1 ? 5 : 60; left > 0; left--)); do
   sleep 1
 done
 kill -KILL "${others[@]}" 2>/dev/null
-if [[ -n $refused && $code != 0 ]]; then
+if [[ -n $refused && $code != 0 && $code != 1 ]]; then      # 1: not a host, the run was refused
   echo "error: the job has ended, because a host was refused (see above); correct that, and start it again" >&2
   exit 1
 fi
