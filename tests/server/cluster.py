@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import HybridSyncError
 from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import Snapshot
@@ -27,6 +27,17 @@ from hybridsync.training.state import TrainState, initial_state
 from hybridsync.transport.packed_link import PackedLink
 from tests.roles import CHIEF, phase_of
 from tests.transport.copying import CopyingBlocks, CopyingParameters, packed_link
+
+SECS = 20.0
+"""Far longer than anything here takes; a wait that gets there has failed."""
+
+
+def until_held(primary: Primary, num_pushes: int) -> None:
+    """Wait until so many pushes are held. Nobody is notified when one comes to be, so this looks again and again."""
+    deadline = SYSTEM_CLOCK.monotonic() + SECS
+    while primary._sequencer.num_held != num_pushes:
+        assert SYSTEM_CLOCK.monotonic() < deadline, "no push arrived"
+        pause(0.001)
 
 
 class ListedLog:

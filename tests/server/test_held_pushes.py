@@ -22,7 +22,6 @@ from hybridsync.protocols.base import Apply, Arrival, Release, ServerRule
 from hybridsync.server import primary as primary_module
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.partition import partition
-from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import DevicePublisher, ParameterPool
 from hybridsync.server.server_core import HeldCall
 from hybridsync.trainer import Trainer
@@ -32,6 +31,7 @@ from hybridsync.transport.grpc.parameter_server import ParameterClient, Paramete
 from hybridsync.transport.grpc.transport import GrpcTransport
 from hybridsync.worker.link import ServerLink
 from tests.roles import Start, counts, gradient_of, phase_of, push_of, tally_programs
+from tests.server.cluster import until_held
 from tests.transport.copying import packed_link
 
 UNITS = 8
@@ -157,11 +157,6 @@ def applied(*units: int) -> list[int]:
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(primary_module, "HELD_SECS", 0.02)
-
-
-def until_held(primary: Primary, num_pushes: int) -> None:
-    with primary._condition:
-        assert primary._condition.wait_for(lambda: primary._sequencer.num_held == num_pushes, 10), "no push arrived"
 
 
 def test_the_same_units_find_the_held_push_again_and_wait_for_its_release(serve, monkeypatch):

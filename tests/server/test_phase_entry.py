@@ -25,7 +25,7 @@ from hybridsync.server.secondary import Secondary
 from hybridsync.server.turns import Entrance
 from hybridsync.training.buffer_layout import fingerprint
 from tests.roles import CHIEF, hello, push_of
-from tests.server.cluster import Cluster
+from tests.server.cluster import Cluster, until_held
 from tests.server.test_servers import gradient_of, programs, pushed
 from tests.telemetry.clocks import ManualClock
 
@@ -218,8 +218,7 @@ def test_a_push_that_is_held_hears_at_once_that_another_phase_is_being_entered()
     gate = cluster.roles[CHIEF] = Gate(cluster.snapshot_buffer)
     with ThreadPoolExecutor(2) as threads:
         held = threads.submit(primary.push_pull, push_of(phase, 0), gradient_of(0))
-        with primary._condition:
-            assert primary._condition.wait_for(lambda: primary._sequencer.num_held == 1, SECS), "no push arrived"
+        until_held(primary, 1)
         entering = threads.submit(primary.enter, replace(phase, id=phase.id._replace(number=2)))
         with pytest.raises(StalePhase, match="phase 1 has ended"):
             held.result(SECS / 2)

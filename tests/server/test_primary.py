@@ -20,6 +20,7 @@ from hybridsync.server.publisher import ParameterPool
 from hybridsync.storage.apply_log import FileApplyLog, read
 from hybridsync.training.buffer_layout import fingerprint
 from tests.roles import Start, counts, gradient_of, phase_of, push_of, tally_programs
+from tests.server.cluster import until_held
 
 UNITS = 8
 
@@ -124,17 +125,11 @@ def rules(monkeypatch):
     monkeypatch.setitem(protocols.REGISTRY, "fresh", Fresh)
 
 
-def held_by(primary: Primary, num_pushes: int) -> None:
-    """Wait until that many pushes are held."""
-    with primary._condition:
-        assert primary._condition.wait_for(lambda: primary._sequencer.num_held == num_pushes, 10), "no push arrived"
-
-
 def test_a_concurrent_retry_waits_for_the_first_ones_result(start, rules):
     primary, phase = entered(start, "pairs")
     with ThreadPoolExecutor(3) as threads:
         first = threads.submit(primary.push_pull, push_of(phase, 1), gradient_of(1))
-        held_by(primary, 1)
+        until_held(primary, 1)
         retry = threads.submit(primary.push_pull, push_of(phase, 1), gradient_of(1))
         other = threads.submit(primary.push_pull, push_of(phase, 2, worker=1), gradient_of(2))
         replies = [future.result(timeout=20)[0] for future in (first, retry, other)]
@@ -168,7 +163,7 @@ def test_a_held_push_is_refused_when_its_phase_ends(start, rules):
     primary, phase = entered(start, "pairs")
     with ThreadPoolExecutor(1) as threads:
         held = threads.submit(primary.push_pull, push_of(phase, 1), gradient_of(1))
-        held_by(primary, 1)
+        until_held(primary, 1)
         snapshot = primary.take_snapshot(phase.id, final=True)
         with pytest.raises(StalePhase):
             held.result(timeout=20)
@@ -230,12 +225,12 @@ def test_a_held_push_goes_with_its_worker_and_the_unit_is_anothers_then(start, r
     primary, phase = entered(start, "pairs")
     with ThreadPoolExecutor(3) as threads:
         held = threads.submit(primary.push_pull, push_of(phase, 1), gradient_of(1))
-        held_by(primary, 1)
+        until_held(primary, 1)
         waits = threads.submit(primary.push_pull, push_of(phase, 1, worker=1), gradient_of(1))
         primary.fence(phase.id, worker=0, incarnation=1)
         with pytest.raises(StaleIncarnation):
             held.result(timeout=20)
-        held_by(primary, 1)
+        until_held(primary, 1)
         other = threads.submit(primary.push_pull, push_of(phase, 2, worker=2), gradient_of(2))
         assert waits.result(timeout=20)[0].sequence == other.result(timeout=20)[0].sequence == 1
     assert counts(state_in(primary, primary.take_snapshot(phase.id, final=True)))[:4] == [0, 1, 1, 0]

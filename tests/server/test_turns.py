@@ -10,7 +10,7 @@ from hybridsync.core.errors import HybridSyncError, RoleLost, StalePhase
 from hybridsync.server.publisher import DevicePublisher
 from hybridsync.training.state import TrainState
 from tests.roles import Start, gradient_of, phase_of, push_of, tally_programs
-from tests.server.cluster import Cluster
+from tests.server.cluster import Cluster, until_held
 
 SECS = 10.0
 
@@ -71,8 +71,7 @@ def test_whoever_waits_at_a_primary_that_fails_is_let_go():
     primary.enter(phase)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(primary.push_pull, push_of(phase, 0), gradient_of(0))
-        with primary._condition:  # it is notified at the end of each turn
-            assert primary._condition.wait_for(lambda: primary._sequencer.num_held == 1, SECS)
+        until_held(primary, 1)
         publisher.fails = True
         with ThreadPoolExecutor(2) as others:
             rest = [
