@@ -94,10 +94,10 @@ def plot(rows: Sequence[Row], job: Job) -> str:
             Point(at, statistics.fmean(found), min(found), max(found), f"{share:g} %" if share in MAIN else "")
         )
     line = Line("", 0, points, marks=True)
-    panel = Panel("", "seconds of the run (virtual), logarithmic", "test accuracy", [line], is_log=True)
+    panel = Panel(job.name, "seconds of the run (virtual), logarithmic", "test accuracy", [line], is_log=True)
     num_seeds = len({row["seed"] for row in rows})
     note = f"mark: mean of {num_seeds} seeds; line: worst to best" if num_seeds > 1 else "one seed"
-    return draw(f"Accuracy and time by the share of lock-step: {job.name}", note, [panel])
+    return draw("Accuracy and time by the share of lock-step", note, [panel])
 
 
 def above(rows: Sequence[Row]) -> tuple[str, bool]:
