@@ -19,8 +19,8 @@ for word; do [[ $word == --certs=*/[0-9] ]] && index=${word##*/}; done
 printf '%s|' "$@" "$HYBRIDSYNC_HEAD" >>"$FAKE/calls.$index"; echo >>"$FAKE/calls.$index"
 read -r code <"$FAKE/codes.$index"; sed -i 1d "$FAKE/codes.$index"
 echo "the agent $index runs in $PWD"
-if [[ $code == save || $code == die || $code == train ]]; then
-  [[ $code == die ]] && end=137 || end=75
+if [[ $code == save || $code == die || $code == train || $code == refused ]]; then
+  case $code in die) end=137 ;; refused) end=1 ;; *) end=75 ;; esac
   trap 'kill $!; exit $end' TERM; echo $$ >"$FAKE/pid.$index"
   [[ $code == train ]] && secs=6 || secs=60
   sleep $secs & wait
@@ -28,8 +28,8 @@ if [[ $code == save || $code == die || $code == train ]]; then
 fi
 exit "$code"
 """
-"""Ends as its host's file of codes says, a line a life. `save` waits for SIGTERM and ends with 75, `die` with 137;
-`train` does as `save`, but completes after 6 s. The first `stop` comes too early."""
+"""Ends as its host's file of codes says, a line a life. `save` waits for SIGTERM and ends with 75, `die` with 137,
+`refused` with 1; `train` does as `save`, but completes after 6 s. The first `stop` comes too early."""
 
 SBATCH = r"""#!/bin/bash
 printf '%s\n' "$@" >"$FAKE/sbatch"

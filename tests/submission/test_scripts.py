@@ -163,6 +163,13 @@ def test_a_host_that_is_refused_from_the_start_ends_the_job(script: Path, tmp_pa
     assert not (tmp_path / "requeued").exists()
 
 
+def test_a_run_that_is_refused_itself_blames_no_host(script: Path, tmp_path: Path) -> None:
+    """Hosts hear of its end before its head has ended, and end with the same code."""
+    code, printed = run(Cluster(tmp_path, head="refused", other="1"), script)
+    assert code == 1, printed
+    assert "was refused (see above)" not in printed
+
+
 def test_a_host_that_is_refused_later_ends_no_job(script: Path, tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, head="train", other="1")  # its certificate was revoked
     code, printed = run(cluster, script, "SECONDS=60")  # so long ago bash started, as it says
