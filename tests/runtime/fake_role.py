@@ -2,19 +2,20 @@
 
 argv[1] is a JSON object: role name ("worker 1", or "worker 1 restart 0") -> what it does once the chief serves (with
 {"early": true} as soon as it has its spec; with {"held": true} at a SIGHUP):
-{"exit": code}, {"refuse": message}, {"error": message}, {"silent": true} (a chief that never serves), {"kill":
-events} (a chief that has given roles up; a pid is that of the newest such role, unless the event names one). Else it
-waits: SIGUSR1 ends it with 75, SIGUSR2 with 0; at each SIGHUP a chief names whom it has given up, one with {"renew":
-true} wants a new process group, one with {"stop": true} says that its user has it stopped, one with {"late": true}
-serves from then on, and one with {"children": n} begins with so many processes that wait. A worker with {"apart":
-true} has not joined its process group. {"hangs": true}: SIGUSR1 and SIGUSR2 end it as its watchdog would. "fork
-server" -> what the fork server of the roles does before it forks them: {"threads": true} starts one, {"exit":
-message} ends.
+{"exit": code}, {"refuse": message}, {"error": message}, {"silent": true} (a chief that never serves), {"kill": events}
+(a chief that has given roles up; a pid is that of the newest such role, unless the event names one). Else it waits:
+SIGUSR1 ends it with 75, SIGUSR2 with 0; at each SIGHUP a chief names whom it has given up, one with {"kill_in_turn":
+events} the next of them, one with {"renew": true} wants a new process group, one with {"stop": true} says that its user
+has it stopped, one with {"late": true} serves from then on, and one with {"children": n} begins with so many processes
+that wait. A worker with {"apart": true} has not joined its process group. {"hangs": true}: SIGUSR1 and SIGUSR2 end it
+as its watchdog would. "fork server" -> what the fork server of the roles does before it forks them: {"threads": true}
+starts one, {"exit": message} ends.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import random
@@ -82,6 +83,7 @@ def main() -> int:
         child.report(address=spec.listen if spec.restart_count else "127.0.0.1:4711")
     if "exit" in action:
         return action["exit"]
+    turns = iter(action.get("kill_in_turn", ()))
     while (number := signal.sigwait(awaited)) == signal.SIGHUP:
         if "late" in action:
             child.report(address=spec.listen)
@@ -89,7 +91,7 @@ def main() -> int:
             child.report(stop=True)
         if "renew" in action:
             child.report(renew=True)
-        for event in action.get("kill", ()):
+        for event in (*action.get("kill", ()), *itertools.islice(turns, 1)):
             child.report(kill={**newest(spec, event), **event})
     if "hangs" in action:
         os._exit(EXIT_FAILED)

@@ -197,7 +197,8 @@ def test_a_second_sigterm_ends_all_hosts_at_once(begin: Begin) -> None:
 def test_a_worker_whose_host_is_cut_off_again_and_again_is_not_the_one_that_fails(begin: Begin, early: bool) -> None:
     """It learns from the chief, when it is heard again, that its lease has ended, before the order to kill it comes."""
     given_up = [{"role": "worker", "id": 1, "pid": PID + time, "restart_count": time} for time in range(MAX_FAILURES)]
-    run = begin({"chief 0": {"kill": [*given_up, {"role": "worker", "id": 0}] if early else given_up}}, **TWO_HOSTS)
+    chief_does = {"kill": [*given_up, {"role": "worker", "id": 0}]} if early else {"kill_in_turn": given_up}
+    run = begin({"chief 0": chief_does}, **TWO_HOSTS)
     chief = heard(run, call="role_started", role="chief")["pid"]
     run.agent(1, attach=1)
     ended = {"kind": "Ended", "role": "worker", "role_id": 1, "code": 70, "lived_secs": 1.0, "unit": -1}
