@@ -38,15 +38,7 @@ class ThreadTicket:
 
     def __init__(self, where: Executor, call: Callable[[], Any], now: Callable[[], float]) -> None:
         self.span = (0.0, 0.0)
-
-        def timed() -> Any:
-            started = now()
-            try:
-                return call()
-            finally:
-                self.span = started, now()
-
-        self._future: Future[Any] = where.submit(timed)
+        self._future: Future[Any] = where.submit(self._carry_out, call, now)
 
     def done(self) -> bool:
         """Return whether it has ended (see `Ticket`)."""
@@ -65,6 +57,13 @@ class ThreadTicket:
         """
         late = f"a request that was begun has not ended within {JOIN_SECS:g} s"
         return result_within(self._future, JOIN_SECS, late)
+
+    def _carry_out(self, call: Callable[[], Any], now: Callable[[], float]) -> Any:
+        started = now()
+        try:
+            return call()
+        finally:
+            self.span = started, now()
 
 
 def drive(io: IO, carriers: Carriers, beside: Beside, now: Callable[[], float]) -> None:
@@ -103,5 +102,4 @@ def drive(io: IO, carriers: Carriers, beside: Beside, now: Callable[[], float]) 
             except HybridSyncError as error:
                 value, step = error, io.throw
     finally:
-        value = None  # an error that ends the engine has this frame in its traceback, and would refer to itself
         io.close()

@@ -159,10 +159,19 @@ def test_a_push_that_is_held_ends_with_its_phase(spec: str, held: str) -> None:
     assert len(link.uploads) == (spec.startswith(("localsgd", "psplus"))), "a revoked worker uploads what it holds"
 
 
-@pytest.mark.parametrize("spec", ["asp", "localsgd(steps=4)"])
-def test_a_link_goes_with_its_phase(spec: str) -> None:
+@pytest.mark.parametrize(
+    ("spec", "held"),
+    [
+        ("asp", "push_pull"),
+        ("localsgd(steps=4)", "push_pull"),
+        ("psplus", "push"),
+        ("psplus", "pull"),
+        ("psplus(overlap=false)", "push_pull"),
+    ],
+)
+def test_a_link_goes_with_its_phase(spec: str, held: str) -> None:
     """A link has memory for a contribution. In a cycle it would stay until Python looks for such, phases later."""
-    links = [Link("push_pull")]
+    links = [Link(held)]
     runner = ServerRunner(context_of(Chief()), lambda phase: links[0], None)
     phase = phase_of(1, spec, members=(0, 1))
     gc.disable()
