@@ -63,6 +63,8 @@ def main() -> int:
     else:
         told["chief"] = "" if "early" in action else child.chief_address()
     record = {**told, **dataclasses.asdict(spec)}
+    if spec.role == "worker" and "apart" not in action:
+        child.report(joined=spec.coordinator)  # before a test can know that it is there, and end it
     with open(Path(spec.workdir) / "specs.jsonl", "a") as specs:
         specs.write(json.dumps(record) + "\n")
     if "held" in action:
@@ -70,8 +72,6 @@ def main() -> int:
     if "children" in action:
         for _ in range(action["children"]):
             subprocess.Popen(["sleep", "600"], start_new_session=action.get("sessions", False))
-    if spec.role == "worker" and "apart" not in action:
-        child.report(joined=spec.coordinator)
     if "refuse" in action:
         return child.report_error(ConfigError(action["refuse"]))
     if "unit" in action:
