@@ -100,7 +100,7 @@ def main() -> int:
 
 def newest(chief: RoleSpec, event: dict[str, Any]) -> dict[str, int]:
     """Return pid and restart count of the process that was last started as the role of `event`."""
-    lines = (Path(chief.workdir) / "specs.jsonl").read_text().splitlines()
+    lines = (Path(chief.workdir) / "specs.jsonl").read_text().split("\n")[:-1]  # others write there
     specs = [spec for spec in map(json.loads, lines) if (spec["role"], spec["role_id"]) == (event["role"], event["id"])]
     return {name: spec[name] for spec in specs[-1:] for name in ("pid", "restart_count")}
 

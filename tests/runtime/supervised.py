@@ -91,7 +91,7 @@ class Run:
         deadline = time.monotonic() + WAIT_SECS
         specs = self.workdir / "specs.jsonl"
         while time.monotonic() < deadline:
-            for line in specs.read_text().splitlines() if specs.exists() else ():
+            for line in specs.read_text().split("\n")[:-1] if specs.exists() else ():  # a last one may be half written
                 if fields.items() <= (record := json.loads(line)).items():
                     return record
             select.select([], [], [], 0.01)
