@@ -111,8 +111,8 @@ class Agents:
 
     def _exchange(self, host: int, seen: int, *events: str) -> None:
         report = AgentReport(host, self._sessions[host], self._num_events[host], events, seen, 0.0)
-        self._num_events[host] += len(events)
         self._head.exchange(report)
+        self._num_events[host] += len(events)  # not before the head has them: what hears orders names this number, too
 
 
 def fail(event: RoleEvent) -> None:
