@@ -94,6 +94,8 @@ def test_a_worker_whose_host_stays_away_goes_to_a_free_slot_and_stays_there(begi
     back = heard(run, call="role_started", id=1)
     assert back["role"] == "worker" and back["pid"] in run.children(), "the head has started it"
     run.agent(1, attach=1)
+    said = [run.stderr_line() for _ in range(3)]
+    assert "has joined" in said[0] and "is lost" in said[1] and "has joined" in said[2], said
     end(run)
     assert ordered(run, "EndRun")["exit_code"] == 0
     assert [call for call in run.calls if call.get("kind") == "StartRole"][1:] == []
