@@ -173,6 +173,7 @@ def test_a_host_that_is_lost_while_workers_meet_anew_is_not_waited_for_and_joins
     assert ordered(run)["spec"]["slots"] == [0, 1]
     os.kill(chief, signal.SIGHUP)
     assert ordered(run)["spec"]["slots"] == [0, 1], "host 1 has a place in the new group"
+    heard(run, call="role_started", id=0, restart_count=1)  # so that worker 0 has one in it, too
     run.agent(1, kind="Leaving", reason="its agent was ended by SIGTERM")
     assert run.wait_spec(role="worker", role_id=0, restart_count=2)["slots"] == [0]
     run.agent(1, attach=1)
