@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 
 import pytest
 
@@ -185,14 +184,12 @@ def test_a_signal_before_the_chief_serves_ends_the_run_with_75(begin: Begin) -> 
 
 
 def test_a_second_signal_kills_everything_at_once(begin: Begin) -> None:
-    run = begin(deaf_to_preempt=True)
+    run = begin(deaf_to_preempt=True, grace_secs=120.0)
     pids = run.started()
     run.process.send_signal(signal.SIGTERM)
     run.wait_call(call="preempt")
-    begun = time.monotonic()
-    run.process.send_signal(signal.SIGTERM)
+    run.process.send_signal(signal.SIGTERM)  # all other waits are longer than that for the end
     assert run.end() == (75, "")
-    assert time.monotonic() - begun < 3.0
     assert all(gone(pid) for pid in pids.values())
 
 
