@@ -48,9 +48,9 @@ class Way:
         return self._call(lambda: self.head.exchange(report))
 
     def _call(self, call: Callable[[], Any]) -> Any:
-        is_lost = bool(self.loses) or self.is_closed
-        answer = None if self.is_closed or self.loses == "requests" else call()
-        if is_lost or self.is_closed:
+        loses, is_closed = self.loses, self.is_closed
+        answer = None if is_closed or loses == "requests" else call()
+        if loses or self.is_closed:
             self.num_lost += 1
             raise RoleLost("the head could not be reached")
         return answer
