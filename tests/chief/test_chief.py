@@ -12,7 +12,7 @@ from hybridsync.chief import service
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
-from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import StalePhase
 from hybridsync.interfaces.messages import LeaseRequest, RoleEvent, RoleState, Snapshot, StateVersion
 from hybridsync.interfaces.reports import Exchange, Report, Span
@@ -280,11 +280,14 @@ def test_an_answer_that_was_held_back_says_so():
     phase = begin(chief, "bsp")
 
     def end() -> None:
+        while not chief.control.take_reports().compute_secs:  # the report has not come
+            pause(0.01)
         clock.advance(0.5)
         chief.control.finish()
 
     with ThreadPoolExecutor() as threads:
-        reply = threads.submit(chief.service.report, Report("worker", 0, 1, phase.id, hold_secs=60.0))
+        told = Report("worker", 0, 1, phase.id, compute_secs=0.25, hold_secs=60.0)
+        reply = threads.submit(chief.service.report, told)
         threads.submit(end)
         assert (reply.result(10).received, reply.result(10).replied) == (50.0, 50.5)
 
