@@ -234,15 +234,15 @@ def test_closing_leaves_a_hung_disk_behind_and_names_the_checkpoint(
 ) -> None:
     monkeypatch.setattr(checkpointing, "COMMIT_DEADLINE_SECS", 0.2)
     bench.disk.spins.clear()
-    commit, _ = bench.submit(bench.take_snapshot(4))
     started = SYSTEM_CLOCK.monotonic()
+    commit, _ = bench.submit(bench.take_snapshot(4))
     bench.committer.close()
-    assert 0.1 < SYSTEM_CLOCK.monotonic() - started < 2.0
+    assert 0.1 < SYSTEM_CLOCK.monotonic() - started < SECS / 2
     assert "The checkpoint of 4 units did not end within 0.2 s" in caplog.text
     assert not commit.done()
     caplog.clear()
     bench.committer.close()
-    assert SYSTEM_CLOCK.monotonic() - started < 2.0, "its time is counted from the request"
+    assert SYSTEM_CLOCK.monotonic() - started < SECS / 2, "its time is counted from the request"
 
 
 def test_a_process_whose_disk_hangs_can_end() -> None:

@@ -130,7 +130,7 @@ def test_who_does_not_come_back_in_time_is_evicted_and_the_others_go_on():
     scene.back(0, 8)
     started = SYSTEM_CLOCK.monotonic()
     found = scene.gather()
-    assert 0.2 <= SYSTEM_CLOCK.monotonic() - started < 2.0
+    assert 0.2 <= SYSTEM_CLOCK.monotonic() - started < SECS / 2
     assert found.source == "worker:0"
     reasons = {event.id: event.reason for event in scene.chief.evicted}
     assert reasons == dict.fromkeys((1, 3), "did not come back from a broken phase within 0.2 s")
