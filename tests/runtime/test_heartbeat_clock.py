@@ -16,7 +16,7 @@ from hybridsync.interfaces.reports import Report, ReportReply, Span
 from hybridsync.runtime.heartbeat import Heartbeat, ReconnectingChiefClient
 from tests.roles import hello
 
-AHEAD = 5.0
+AHEAD = 5000.0
 SPANS = 3
 
 
@@ -52,9 +52,10 @@ def test_a_host_whose_clock_is_ahead_is_known_from_its_second_heartbeat_on() -> 
     heartbeat.start()
     assert enough.wait(10), f"{len(reports)} of {SPANS} reports came"
     heartbeat.stop()
+    took = SYSTEM_CLOCK.monotonic() - began  # more than any call: it is known no better than half of one
     first, *others = chief.control.take_reports().spans
     assert first[3] == 0.0, "nothing is known before an answer"
     assert len(others) >= SPANS - 1
     for _, _, (span,), offset in others:
-        assert abs(offset + AHEAD) < 0.5
-        assert began - 0.5 < span.start + offset < SYSTEM_CLOCK.monotonic() + 0.5
+        assert abs(offset + AHEAD) <= took / 2
+        assert began - took / 2 <= span.start + offset <= began + 1.5 * took
