@@ -31,6 +31,7 @@ from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
 from hybridsync.transport.link import ChiefLink
 from tests.roles import WithoutCommands, hello, phase_of
+from tests.telemetry.clocks import ManualClock
 
 SECS = 10.0
 PHASE_ID = phase_of(3).id
@@ -127,11 +128,14 @@ def test_the_role_state_is_the_one_of_the_moment_at_which_the_chief_asks():
 
 
 def test_a_chief_that_forgets_again_and_again_is_not_asked_for_ever(monkeypatch):
-    monkeypatch.setattr("hybridsync.runtime.heartbeat.CHIEF_SECS", 0.25)
+    clock = ManualClock()
+    monkeypatch.setattr(heartbeat_module, "SYSTEM_CLOCK", clock)
+    monkeypatch.setattr(heartbeat_module, "pause", clock.advance)
+    monkeypatch.setattr(heartbeat_module, "CHIEF_SECS", 0.25)
     chief = ForgetfulChief(known=False, registers=False)
     with pytest.raises(NotRegistered):
         lasting(chief).report(REPORT)
-    assert 3 <= len(chief.seen) <= 9, "with a pause between two tries"
+    assert chief.seen == [REPORT, hello(2, pid=7, restart_count=4)] * 3 + [REPORT], "with a pause between two tries"
 
 
 def test_a_role_that_was_replaced_meanwhile_hears_so():
