@@ -1,13 +1,13 @@
 """A process that works under a watchdog: `python tests/runtime/watched_process.py STORY FLOOR_SECS [BUG]`.
 
-It prints a line before its last piece, and ends with 0 where the watchdog lets it.
+It ends with 0 where the watchdog lets it.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import select
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -22,6 +22,8 @@ from hybridsync.runtime.watchdog import Watchdog
 HANG_SECS = 10.0
 """When a piece that nobody ends goes on: then the test fails, and nothing is left running."""
 UNIT_SECS = 0.4
+first_secs = long_secs = 5 * UNIT_SECS
+"""How long a first unit and other pieces take that are to go on; with a bug planted, until the watchdog ends them."""
 
 
 def wait(secs: float) -> None:
@@ -71,6 +73,7 @@ def compiling(watchdog: Watchdog) -> None:
     from hybridsync.runtime.heartbeat import CompileTimer
 
     CompileTimer(lambda secs: None, watchdog)
+    jax.jit(lambda value: value + 1.0)(1.0)  # whose backend begins here, not within the limit below
 
     def loss(value: jax.Array) -> jax.Array:
         the_users_own_code_hangs()
@@ -84,16 +87,16 @@ def slow(watchdog: Watchdog) -> None:
     """The first unit takes long, and a later one takes five times as long as the others."""
     work_deadlines.RECENT = 2
     worker = Worker(watchdog)
-    worker.compute(0, lambda: wait(5 * UNIT_SECS))
+    worker.compute(0, lambda: wait(first_secs))
     for number in range(1, work_deadlines.RECENT + 1):
         worker.compute(number, lambda: wait(UNIT_SECS))
-    worker.compute(99, lambda: wait(5 * UNIT_SECS))
+    worker.compute(99, lambda: wait(long_secs))
 
 
 def waits(watchdog: Watchdog) -> None:
     """Others are waited for, inside a piece whose own limit is short, and progress is made inside another."""
     with watchdog.work("a step", 0.0), watchdog.work("the others", work_deadlines.UNLIMITED):
-        wait(5 * UNIT_SECS)
+        wait(long_secs)
     with watchdog.work("a long call", 0.0):
         for _ in range(5):
             wait(UNIT_SECS)
@@ -101,10 +104,10 @@ def waits(watchdog: Watchdog) -> None:
 
 
 def stopped(watchdog: Watchdog) -> None:
-    """A piece lasts until stdin is closed."""
+    """A piece is stopped, and takes a while when it goes on."""
     with watchdog.work("a piece", 0.0):
-        print("works", flush=True)
-        select.select([0], [], [], HANG_SECS)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        wait(long_secs / 2)
 
 
 STORIES: dict[str, Callable[[Watchdog], None]] = {
@@ -113,6 +116,11 @@ STORIES: dict[str, Callable[[Watchdog], None]] = {
 
 
 def plant(bug: str) -> None:
+    global first_secs, long_secs
+    if bug == "the_first_unit_is_like_any_other":
+        first_secs = HANG_SECS
+    if bug:
+        long_secs = HANG_SECS
     if bug == "nobody_looks":
         work_deadlines.Judge.overdue = lambda self, now, pieces: []
     elif bug == "a_unit_may_take_as_long_as_the_last":
