@@ -23,6 +23,17 @@ from tests.tuning.jobs import SMALL_CONFIG
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 2
+KILLED_WHEN_SAVED = """
+import os, runpy, signal
+from hybridsync.phases.reporter import Reporter
+committed = Reporter.committed
+def committed_and_killed(self, commit):
+    committed(self, commit)
+    if commit.units:
+        os.kill(os.getpid(), signal.SIGKILL)
+Reporter.committed = committed_and_killed
+runpy.run_module("launch.tune", run_name="__main__", alter_sys=True)
+"""
 
 
 class Place:
@@ -38,8 +49,8 @@ class Place:
         """Return the flags of a search here."""
         return [f"--config={self.config}", f"--history={self.history}", f"--workdir={self.runs}"]
 
-    def start(self, *flags: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "launch.tune", *self.named(), *flags]
+    def start(self, *flags: str, program: tuple[str, ...] = ("-m", "launch.tune")) -> subprocess.Popen[str]:
+        command = [sys.executable, *program, *self.named(), *flags]
         return subprocess.Popen(
             command, cwd=ROOT, env=users_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -125,10 +136,10 @@ def test_a_real_run_of_a_killed_search_goes_on_from_its_checkpoint_and_auto_take
     job = ("--set=workload=4000", "--set=checkpoint.secs=0.1")
     flags = ("--runtime=inprocess", "--runs=1", "--settings=1", "--target=0.05", *job)
     run = place.runs / "inprocess" / "bsp-50-asp-seed0"
-    process = place.start(*flags)
-    wait_for_a_checkpoint(run, process)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
+    process = place.start(*flags, program=("-c", KILLED_WHEN_SAVED))
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == -signal.SIGKILL, output
+    assert any(event["units"] for event in events_of(run, "checkpoint"))
     assert place.recorded() == []
     done = tune(*place.named(), *flags)
     assert done.returncode == 0, done.stderr
@@ -148,16 +159,6 @@ def test_a_real_run_of_a_killed_search_goes_on_from_its_checkpoint_and_auto_take
     simulated = place.call("simulate", *job, "--compare=bsp; auto")
     assert simulated.returncode == 0, simulated.stderr
     assert "bsp:50%,asp" in simulated.stdout
-
-
-def wait_for_a_checkpoint(run: Path, process: subprocess.Popen[str]) -> None:
-    """Return when a run has saved units, while it still trains."""
-    assert process.stdout is not None
-    for _ in process.stdout:
-        saved = [event["units"] for event in events_of(run, "checkpoint")] if (run / "events.jsonl").exists() else []
-        if any(saved):
-            return
-    raise AssertionError("the run ended before it had saved anything")
 
 
 def test_a_search_that_is_asked_to_stop_saves_the_run_and_says_so(place: Place) -> None:
