@@ -9,6 +9,7 @@ import pytest
 
 from hybridsync.collectives.threads import ThreadCommunicator
 from hybridsync.core.errors import PhaseRevoked, WaitTimeout
+from tests.transport.slab_primary import until
 
 
 def test_contributions_are_summed_in_member_order_whatever_the_order_of_arrival():
@@ -67,6 +68,7 @@ def test_a_member_that_does_not_deliver_is_named():
     communicator = ThreadCommunicator((4, 9, 5), sum, deadline_secs=0.05)
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(communicator.sum, 0, 1)
+        until(lambda: communicator._everybody._arrived == 1, "the first one did not deliver")
         with pytest.raises(WaitTimeout, match=r"workers \[9\] .*0.05 s"):
             communicator.sum(2, 1)
         with pytest.raises(WaitTimeout):
