@@ -44,16 +44,34 @@ class Board:
             self._condition.notify_all()
 
 
+class Calls:
+    """How often each method was called, by any thread; the lock guards the counts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = Counter[str]()
+
+    def count(self, what: str) -> None:
+        with self._lock:
+            self._counts[what] += 1
+
+    def clear(self) -> None:
+        self._counts.clear()
+
+    def __getitem__(self, what: str) -> int:
+        return self._counts[what]
+
+
 class ToyCommunicator:
     """See `Communicator`."""
 
-    def __init__(self, members: tuple[int, ...], sum_up: Callable[[tuple], Any], calls: Counter[str]) -> None:
+    def __init__(self, members: tuple[int, ...], sum_up: Callable[[tuple], Any], calls: Calls) -> None:
         self._members, self._sum_up, self._calls = members, sum_up, calls
         self._board, self._steps = Board(), Counter[tuple[str, int]]()
         self.met_at = 0.0
 
     def enter(self) -> None:
-        self._calls["enter"] += 1
+        self._calls.count("enter")
 
     def sum(self, index: int, contribution: Any) -> Any:
         total = self._sum_up(self._exchange("sum", index, contribution))
@@ -64,7 +82,7 @@ class ToyCommunicator:
         return self._exchange("gather", index, reasons)
 
     def group_mean(self, reply: GroupReply, worker: int, part: AveragedPart) -> AveragedPart:
-        self._calls["group_mean"] += 1
+        self._calls.count("group_mean")
         place = reply.members.index(worker)
         average = mean(self._board.exchange(reply.sequence, place, len(reply.members), part))
         self.met_at = SYSTEM_CLOCK.monotonic()
@@ -74,7 +92,7 @@ class ToyCommunicator:
         self._board.break_off(reason)
 
     def _exchange(self, what: str, index: int, item: Any) -> tuple:
-        self._calls[what] += 1
+        self._calls.count(what)
         self._steps[what, index] += 1
         return self._board.exchange((what, self._steps[what, index]), index, len(self._members), item)
 
@@ -86,13 +104,13 @@ class ToyCollectives:
       calls: what its communicators were asked for, by method.
     """
 
-    calls: ClassVar = Counter[str]()
+    calls: ClassVar = Calls()
 
     def __init__(self, programs: Programs) -> None:
         self._sum_up = programs.total
 
     def prepare(self, *, sums: bool, groups: bool) -> None:
-        self.calls["prepare"] += 1
+        self.calls.count("prepare")
 
     def communicator(self, phase: CommunicatorPhase) -> ToyCommunicator:
         return ToyCommunicator(phase.members, self._sum_up, self.calls)
