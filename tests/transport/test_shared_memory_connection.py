@@ -23,7 +23,7 @@ from hybridsync.transport import connected_links as connection_module
 from hybridsync.transport.connected_links import ConnectedParameters
 from hybridsync.transport.shared_memory.connection import Connection
 from hybridsync.transport.shared_memory.service import SlabService
-from tests.transport.slab_primary import ROOT, SECS, TOKEN, SlabPrimary
+from tests.transport.slab_primary import ROOT, SECS, TOKEN, SlabPrimary, until
 from tests.transport.slab_role import NUM_BYTES
 
 ROLE = Path(__file__).with_name("slab_role.py")
@@ -111,6 +111,14 @@ def ends_soon(call: Future, kind: type[Exception], match: str) -> None:
         call.result(timeout=SOON)
 
 
+def answers(link: ConnectedParameters) -> bool:
+    """Return whether a role answers within the deadline of a call, which on a busy machine takes several calls."""
+    try:
+        return link.pull(CALLER)[0].sequence == 0
+    except WaitTimeout:
+        return False
+
+
 @pytest.mark.usefixtures("hasty")
 def test_a_role_that_is_killed_while_a_call_waits_is_lost_by_name(role: Role, threads: ThreadPoolExecutor) -> None:
     waiting = threads.submit(role.link().push_pull, PUSH)
@@ -133,14 +141,14 @@ def test_a_role_whose_successor_is_there_soon_is_asked_again(role: Role, threads
 @pytest.mark.parametrize("secs", [0.3, 1.2])
 def test_a_role_that_stands_still_is_waited_for_until_the_deadline(role: Role, secs: float) -> None:
     link = role.link(deadline_secs=secs)
-    link.pull(CALLER)
+    until(lambda: answers(link), "it does not answer")
     role.stand_still()
     began = SYSTEM_CLOCK.monotonic()
     with pytest.raises(WaitTimeout, match=rf"server 0 at unix:.* did not answer pull within {secs:g} s"):
         link.pull(CALLER)
     assert secs - 0.1 < SYSTEM_CLOCK.monotonic() - began < secs + SOON
     os.kill(role.process.pid, signal.SIGCONT)
-    assert link.pull(CALLER)[0].sequence == 0, "it is asked on a new connection"
+    until(lambda: answers(link), "it is not asked on a new connection")
 
 
 @pytest.mark.usefixtures("hasty")
@@ -223,6 +231,7 @@ def crowded(path: str) -> Callable[[], None]:
     return Full(path).close
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("prepare", [nowhere, crowded])
 def test_a_link_that_is_closed_while_it_connects_waits_no_longer(
     path: str, threads: ThreadPoolExecutor, prepare: Callable[[str], Callable[[], None]]
@@ -231,10 +240,8 @@ def test_a_link_that_is_closed_while_it_connects_waits_no_longer(
     link = ConnectedParameters(Connection(path, TOKEN, "server 0", 60.0, NUM_BYTES), NUM_BYTES)
     waiting = threads.submit(link.pull, CALLER)
     pause(0.05)
-    began = SYSTEM_CLOCK.monotonic()
     link.close()
     ends_soon(waiting, RoleLost, "the link is closed here")
-    assert SYSTEM_CLOCK.monotonic() - began < connection_module.UNREACHABLE_SECS / 2
     done()
 
 
