@@ -14,6 +14,7 @@ import pytest
 
 from hybridsync.core.clock import pause
 from hybridsync.core.errors import HybridSyncError, SchemaMismatch, Unauthenticated, WaitTimeout
+from hybridsync.transport import link_service
 from hybridsync.transport.connected_links import ConnectedParameters
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.codec import encode
@@ -152,14 +153,25 @@ def test_a_process_of_another_user_is_refused_though_it_knows_the_token(served: 
     assert refused.error == "Unauthenticated" and refused.text.startswith("this call is another user's")
 
 
+def known_in_time(served: SlabPrimary) -> socket.socket:
+    """Return a connection whose caller has said who it is in time, for which a busy machine takes several."""
+    for _ in range(100):
+        caller = served.raw()
+        with contextlib.suppress(ConnectionError):  # it was too late
+            reply = ask(caller, request(served, "idle"))
+            if reply.answers and not reply.error:
+                return caller
+        caller.close()
+    raise AssertionError("nobody is known in time")
+
+
 def test_who_connects_and_says_nothing_does_not_keep_its_place(
     served: SlabPrimary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service_module, "_FIRST_REQUEST_SECS", 0.05)
     with served.raw() as silent:
         assert silent.recv(1) == b""
-    with served.raw() as known:
-        assert not ask(known, request(served, "idle")).error
+    with known_in_time(served) as known:
         until(lambda: served.num_links() == 2, "it is not there")
         known.settimeout(0.3)
         with pytest.raises(TimeoutError):
@@ -190,6 +202,7 @@ def test_a_caller_gets_the_place_of_one_that_has_ended_and_whose_thread_has_not(
         close(session)
 
     monkeypatch.setattr(service_module.Session, "close", close_late)
+    monkeypatch.setattr(link_service, "_ROOM_SECS", SECS)  # a busy machine ends a thread late
     for _ in range(5):
         link = served.parameters()
         assert tallied(link.pull(served.push())[1]) == only()
