@@ -140,7 +140,7 @@ def test_a_head_that_is_not_there_is_missed_within_seconds() -> None:
     link, began = GrpcTransport(Keyring(TOKEN)).head("127.0.0.1:9"), SYSTEM_CLOCK.monotonic()
     with pytest.raises(RoleLost, match=r"the head at 127.0.0.1:9 could not be reached for Attach"):
         link.attach(HELLO)
-    assert SYSTEM_CLOCK.monotonic() - began < 5.0
+    assert SYSTEM_CLOCK.monotonic() - began < 10.0, "it was looked for until the deadline of a call"
     link.close()
 
 
