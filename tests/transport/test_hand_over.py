@@ -18,25 +18,28 @@ from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import RoleLost
 from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import Hello
-from hybridsync.interfaces.reports import Report
+from hybridsync.interfaces.reports import ENTERING, Report
 from hybridsync.phases import enter_servers as entering_module
 from hybridsync.phases.enter_servers import ServerEntry
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import ParameterPool
 from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training.compiled_programs import Programs
-from hybridsync.training.snapshot import SnapshotBuffer
+from hybridsync.training.snapshot import LentView, SnapshotBuffer
 from hybridsync.training.state import initial_state
 from hybridsync.transport.directory import Readers
 from hybridsync.transport.grpc.parameter_server import ParameterClient, PhaseServicer
 from hybridsync.transport.grpc.snapshot_source import SnapshotClient, SnapshotServicer
 from tests.roles import phase_of
 from tests.tasks import plain_sgd, programs_of, tally_task
+from tests.telemetry.clocks import ManualClock
 from tests.transport.relay import Relay
 
 UNITS = 250_000
 """Of a tally: a state of a megabyte."""
-HAND_OVER_SECS, LEASE_SECS, BEAT_SECS = 3.0, 1.5, 0.05
+HAND_OVER_SECS, LEASE_SECS, BEAT_SECS = 1.0, 1.5, 0.05
+BEATS_SECS = 0.1
+"""Of the chief's clock, which goes on with each heartbeat: a heartbeat's thread that is late ends no lease."""
 SECS = 60.0
 
 
@@ -46,14 +49,16 @@ def programs() -> Programs:
 
 
 class ServedPrimary:
-    """A primary, and the holder of its starting state behind a slow link."""
+    """A primary, and the holder of its starting state behind a slow link, who lends it when `go_on` is set."""
 
-    def __init__(self, serve: Callable[..., str], closing: Callable[[Any], Any]) -> None:
+    def __init__(self, serve: Callable[..., str], closing: Callable[[Any], Any], hand_over_secs: float) -> None:
         layout = programs().state_layout
         snapshot_buffer = SnapshotBuffer(layout)
         snapshot_buffer.pack(jax.device_get(initial_state(programs().task, programs().optimizer, 0)))
         snapshot = snapshot_buffer.finalize(NO_PHASE, sequence=0, applied=())
-        self.relay = closing(Relay(serve(SnapshotServicer(_Holder(snapshot_buffer))), layout.nbytes / HAND_OVER_SECS))
+        self.go_on = threading.Event()
+        holder = serve(SnapshotServicer(_Holder(snapshot_buffer, self.go_on)))
+        self.relay = closing(Relay(holder, layout.nbytes / hand_over_secs))
         self.readers = closing(Readers(SnapshotClient))
         pool = ParameterPool(programs().parameters_layout)
         log, completed = NullApplyLog(), threading.Event()
@@ -67,8 +72,12 @@ class ServedPrimary:
 class _Holder:
     """A snapshot's holder as a role: it captures nothing."""
 
-    def __init__(self, snapshot_buffer: SnapshotBuffer) -> None:
-        self.lend, self.read = snapshot_buffer.lend, snapshot_buffer.read
+    def __init__(self, snapshot_buffer: SnapshotBuffer, go_on: threading.Event) -> None:
+        self._lend, self.read, self._go_on = snapshot_buffer.lend, snapshot_buffer.read, go_on
+
+    def lend(self, snapshot_id: int) -> LentView:
+        assert self._go_on.wait(SECS), "no heartbeat was answered for as long as a lease"
+        return self._lend(snapshot_id)
 
     def take_snapshot(self, phase_id: Any, final: bool) -> Any:
         raise AssertionError("nothing is captured here")
@@ -79,19 +88,25 @@ def test_a_hand_over_that_takes_longer_than_the_lease_costs_no_server(
 ) -> None:
     monkeypatch.setattr("hybridsync.chief.membership.SERVER_LEASE_SECS", LEASE_SECS)
     monkeypatch.setattr(entering_module, "SAY_SECS", 0.2)
-    served = ServedPrimary(serve, closing)
+    served = ServedPrimary(serve, closing, HAND_OVER_SECS)
     evicted: list[Any] = []
-    chief = Chief(RunState(Ledger(UNITS), 1, "schema", SYSTEM_CLOCK, LEASE_SECS, evict=evicted.append))
+    clock = ManualClock()
+    chief = Chief(RunState(Ledger(UNITS), 1, "schema", clock, LEASE_SECS, evict=evicted.append))
     chief.service.register(Hello("server", 0, 99, "host", served.address, "schema", "0.1.0.dev0"))
     over = threading.Event()
 
     def beat() -> None:
+        began: float | None = None
         while not over.wait(BEAT_SECS):
             told = served.primary.take_report()
+            clock.advance(BEATS_SECS)
             chief.service.report(Report("server", 0, 1, told.phase_id, doing=told.doing))
+            if told.doing == ENTERING:
+                began = began or clock.now
+                if clock.now - began > LEASE_SECS:
+                    served.go_on.set()
 
     notes: list[str] = []
-    started = SYSTEM_CLOCK.monotonic()
     with ThreadPoolExecutor(1) as threads:
         heartbeat = threads.submit(beat)
         try:
@@ -101,13 +116,13 @@ def test_a_hand_over_that_takes_longer_than_the_lease_costs_no_server(
         finally:
             over.set()
         heartbeat.result(SECS)
-    assert SYSTEM_CLOCK.monotonic() - started > LEASE_SECS
     assert evicted == [] and served.primary.phase_id == served.phase.id
     assert any("servers [0] are fetching it" in note for note in notes)
 
 
 def test_a_server_that_ends_breaks_off_the_hand_over(serve: Callable[..., str], closing: Callable[[Any], Any]) -> None:
-    served = ServedPrimary(serve, closing)
+    served = ServedPrimary(serve, closing, hand_over_secs=SECS)
+    served.go_on.set()
     with ThreadPoolExecutor(1) as threads:
         entering = threads.submit(served.client.enter, served.phase)
         deadline = SYSTEM_CLOCK.monotonic() + SECS
