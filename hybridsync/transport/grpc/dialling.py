@@ -56,6 +56,7 @@ CLOSED_SECS = 10.0
 _REFUSED = ("handshake failed", "SSL_ERROR", "verification check failed")
 _NOT_CONNECTED = "failed to connect to all addresses"
 _CLOSED = ("Socket closed", "Connection reset by peer", "Broken pipe")
+_CLOSED_IN_A_WRITE = "Delayed close due to in-progress write (Socket closed)"  # behind it stands how the write ended
 
 
 def make_channel(address: str, credentials: Credentials | None = None, role: str = MEMBER) -> grpc.Channel:
@@ -204,7 +205,7 @@ class Handshakes:
           is_last: whether the call's time is over.
         """
         self._num_refused = self._num_refused + 1 if any(each in text for each in _REFUSED) else 0
-        is_closed = text.startswith(_NOT_CONNECTED) and text.rstrip().endswith(_CLOSED)
+        is_closed = text.startswith(_NOT_CONNECTED) and (text.rstrip().endswith(_CLOSED) or _CLOSED_IN_A_WRITE in text)
         self._closed_since = (now if self._closed_since is None else self._closed_since) if is_closed else None
         if self._num_refused >= MOST_REFUSED or (is_last and self._num_refused):
             return HandshakeRefused(
