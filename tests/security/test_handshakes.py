@@ -22,6 +22,7 @@ from hybridsync.security.certificates import BACK, VALIDITY, Authority
 from hybridsync.security.credentials import Credentials
 from hybridsync.security.identity import Identity
 from hybridsync.security.keyring import Keyring
+from hybridsync.transport.grpc import dialling, snapshot_source
 from hybridsync.transport.grpc.chief import ChiefClient
 from hybridsync.transport.grpc.interceptors import TOKEN_KEY
 from hybridsync.transport.grpc.parameter_server import ParameterClient
@@ -29,10 +30,15 @@ from hybridsync.transport.grpc.snapshot_source import SnapshotClient
 from tests.security.conftest import HOUR, certified, now
 from tests.security.roles import NUM_BYTES, REACHED, TOKEN, Role, call, dialled, messages, outcome, served
 
-SECS = 1.5
-"""For a call that is refused: three attempts fit."""
-ANSWER_SECS = 20.0
-"""For a call that is answered, also on a busy machine."""
+SECS = 20.0
+"""For a call that is answered or refused, also on a busy machine."""
+
+
+@pytest.fixture(autouse=True)
+def soon_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a client call a role that closes each connection for a second only, and one that it does not reach longer."""
+    monkeypatch.setattr(dialling, "CLOSED_SECS", 1.0)
+    monkeypatch.setattr(snapshot_source, "UNREACHABLE_SECS", SECS)
 
 
 @dataclass(frozen=True)
@@ -174,7 +180,7 @@ def test_a_certificate_does_not_replace_the_token(
         for path in ("Chief/Status", "SnapshotSource/Read", "ParameterServer/PushPull"):
             stream = channel.stream_stream(f"/hybridsync.{path}")
             with pytest.raises(grpc.RpcError) as error:
-                list(stream(iter(messages(path)), timeout=ANSWER_SECS, metadata=metadata))
+                list(stream(iter(messages(path)), timeout=SECS, metadata=metadata))
             assert isinstance(error.value, grpc.Call)
             assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
     assert role.seen == []
@@ -182,7 +188,7 @@ def test_a_certificate_does_not_replace_the_token(
 
 def test_the_projects_clients_say_what_is_wrong_with_a_token(clusters: Clusters, role: Role, address: str) -> None:
     role.seen.clear()
-    client = ChiefClient(address, ANSWER_SECS, Keyring("0" * 64, clusters.own.issue("user")))
+    client = ChiefClient(address, SECS, Keyring("0" * 64, clusters.own.issue("user")))
     with pytest.raises(Unauthenticated, match=r"does not show the token of the run"):
         client.status()
     client.close()
@@ -224,8 +230,7 @@ def test_a_false_chief_hears_neither_token_nor_report(clusters: Clusters, name: 
 def test_a_state_is_read_from_a_role_that_may_hold_one(clusters: Clusters, role: str, is_member: bool) -> None:
     holder, into = Role(), np.zeros(NUM_BYTES, np.uint8)
     with served(holder, clusters.own.issue(role, 2)) as address:
-        secs = ANSWER_SECS if is_member else SECS
-        client = SnapshotClient(address, secs, keys=Keyring(TOKEN, clusters.own.issue("worker", 3)))
+        client = SnapshotClient(address, SECS, keys=Keyring(TOKEN, clusters.own.issue("worker", 3)))
         with pytest.raises(StalePhase if is_member else HandshakeRefused, match=REACHED if is_member else r"TLS"):
             client.read(1, into)
         client.close()
@@ -252,7 +257,7 @@ def test_a_refused_call_ends_long_before_its_deadline(clusters: Clusters) -> Non
 
 def test_who_is_who_it_says_comes_in(clusters: Clusters, role: Role, address: str) -> None:
     role.seen.clear()
-    client = ChiefClient(address, ANSWER_SECS, Keyring(TOKEN, clusters.own.issue("user")))
+    client = ChiefClient(address, SECS, Keyring(TOKEN, clusters.own.issue("user")))
     with pytest.raises(StalePhase, match=REACHED):
         client.status()
     client.close()
