@@ -14,6 +14,7 @@ from tests.multiprocess.planted_audit import FOLDER
 from tests.multiprocess.scenarios import tally, until_told
 from tests.security.listeners import listeners, processes
 from tests.sweeps import swept
+from tests.transport.slab_primary import until
 
 PLANTED = until_told("what_makes_code_of_data_is_recorded")
 
@@ -30,8 +31,13 @@ def test_nothing_that_arrives_becomes_code_and_every_listener_is_known(tmp_path:
     flags = (f"--link={link}", "--set=servers=2")
     with tally(tmp_path / "run", *flags, plan="bsp:30%,asp:40%,bsp", units=600, workers=2, planted=PLANTED) as job:
         job.until_phase("asp")
-        pids = processes(job.process.pid)
-        assert {event["pid"] for event in job.events("role_started")} <= set(pids)
+        started, pids = {event["pid"] for event in job.events("role_started")}, list[int]()
+
+        def are_found() -> bool:
+            pids[:] = processes(job.process.pid)
+            return started <= set(pids)
+
+        until(are_found, "a role is no process of the run")  # the kernel may leave one out while another ends
         found = [listeners(pid) for pid in pids]
         tcp, unix = set().union(*(each.tcp for each in found)), set().union(*(each.unix for each in found))
         assert {host for host, _ in tcp} == ({"127.0.0.1"} if link == "tcp" else set()), (
