@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hybridsync import CheckpointConfig, TelemetryConfig, Trainer
+from hybridsync.chief.run_control import RunControl
+from hybridsync.emulation.device import Emulation
+from hybridsync.trainer import FitResult
 from hybridsync.training.optimizer import Optimizer
 from tests.tasks import UNIT_SIZE, mlp_task, momentum_sgd, plain_sgd, tally_task
 
@@ -24,6 +32,63 @@ def mlp_trainer(plan: str = "asp", workload: int = 64, optimizer: Optimizer | No
     """Return a run of a small MLP."""
     options = {"workers": 4, "progress": False, "checkpoint": NEVER, "unit_size": UNIT_SIZE, **options}
     return Trainer(mlp_task(), optimizer or momentum_sgd(0.02), workload=workload, plan=plan, **options)
+
+
+ALL_UNITS = 1 << 40
+HELD_SECS = 60.0
+"""The longest that a unit is held: the test has failed by then."""
+
+
+@contextmanager
+def units_held(first: int, then: Callable[[], int] | None = None) -> Iterator[Callable[[int], None]]:
+    """Finish no unit from `first` on before it is let go: what is to happen among the units may come late.
+
+    The runs have to emulate a device. Yields what names another first unit that is held.
+
+    Args:
+      first: number of the first unit that is held.
+      then: the first unit that is held once the chief has closed the leases of a phase, and gives none out any more.
+    """
+    held, changed = [first], threading.Condition()
+    finish, close = Emulation.finish, RunControl.close_leases
+
+    def let_go(first: int) -> None:
+        with changed:
+            held[0] = first
+            changed.notify_all()
+
+    def finish_when_let_go(self: Emulation, worker: int, unit: int, *rest: Any) -> None:
+        finish(self, worker, unit, *rest)
+        with changed:
+            changed.wait_for(lambda: unit < held[0], HELD_SECS)
+
+    def close_and_let_go(self: RunControl) -> None:
+        close(self)
+        if then is not None:
+            let_go(then())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Emulation, "finish", finish_when_let_go)
+        patch.setattr(RunControl, "close_leases", close_and_let_go)
+        yield let_go
+
+
+@contextmanager
+def goes_on_until_asked(trainer: Trainer, units: int) -> Iterator[None]:
+    """Have a run, whose trainer emulates a device, end behind so many applied units only where it is asked to stop."""
+    first = units + 2 * trainer._run.config.workers  # of whole steps, and where the accounts are wrong
+    with units_held(first, lambda: ALL_UNITS if trainer._preempted else first):
+        yield
+
+
+def fit_and_stop(trainer: Trainer, units: int) -> FitResult:
+    """Train, emulating a device, and have the run save and stop when so many units are applied; it does not end before.
+
+    It ends with up to three steps more: a run that is resumed has to be asked behind those.
+    """
+    trainer.add_hook(lambda metrics: trainer.preempt(), every=units)
+    with goes_on_until_asked(trainer, units):
+        return trainer.fit()
 
 
 def is_exact(final: Any) -> bool:

@@ -19,6 +19,7 @@ from hybridsync.config import EmulationConfig, load_config
 from hybridsync.storage.checkpoints import CheckpointStore, Restored
 from hybridsync.trainer import Trainer
 from hybridsync.training.run import Run
+from tests.trainers import fit_and_stop
 
 CONFIG = """
 from dataclasses import dataclass
@@ -151,8 +152,7 @@ def make_place(folder: Path) -> Place:
     config = dataclasses.replace(loaded.config, emulation=EmulationConfig(compute_secs=0.02))
     task, optimizer = loaded.module.task(config), loaded.module.optimizer(config)
     trainer = Trainer(task, optimizer, config, workdir=place.run, file=place.config, progress=False)
-    trainer.add_hook(lambda metrics: trainer.preempt() if metrics.units > 20 else None, every=4)
-    result = trainer.fit()
+    result = fit_and_stop(trainer, 24)
     assert result.summary.exit == "preempted" and len(place.steps) == 3, result.summary
     return place
 

@@ -39,7 +39,7 @@ from hybridsync.worker.drive_threads import Carriers, drive
 from hybridsync.worker.replica import Replica
 from hybridsync.worker.requests import CallServer, LeaseUnits
 from tests.roles import Start, counts, gradient_of, phase_of, push_of, tally_programs
-from tests.trainers import is_exact, tally_trainer
+from tests.trainers import fit_and_stop, is_exact, tally_trainer
 
 WORKLOAD = 60
 STUCK_SECS = 6.0
@@ -134,11 +134,9 @@ def give_up(trainer: Any) -> None:
 
 def preempted_and_resumed(tmp_path) -> None:
     """The run is stopped among its units, twice, and resumed."""
-    for _ in range(2):
-        slower = EmulationConfig(compute_secs=0.05)
-        trainer = tally_trainer("bsp:50%,asp", WORKLOAD, workdir=tmp_path / "run", emulation=slower)
-        trainer.add_hook(lambda metrics, trainer=trainer: trainer.preempt(), every=8)
-        assert trainer.fit().summary.exit == "preempted", "there was no time to stop it"
+    for units in (8, 40):
+        trainer = tally_trainer("bsp:50%,asp", WORKLOAD, workdir=tmp_path / "run", emulation=SLOW)
+        assert fit_and_stop(trainer, units).summary.exit == "preempted"
     check(tally_trainer("bsp:50%,asp", WORKLOAD, workdir=tmp_path / "run").fit())
 
 

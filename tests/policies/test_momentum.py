@@ -30,7 +30,7 @@ from hybridsync.training.run import Run
 from hybridsync.training.state import initial_state
 from tests.sweeps import swept
 from tests.tasks import UNIT_SIZE, adamw, mlp_task, momentum_sgd, plain_sgd
-from tests.trainers import LOGGED, NEVER
+from tests.trainers import LOGGED, NEVER, fit_and_stop
 
 VARIANTS = ["zero", "scaled", "ramp_linear", "ramp_steps", "ramp_stages"]
 PARAMS = {"mu": jnp.arange(4.0), "trace": jnp.ones(3)}
@@ -183,9 +183,8 @@ def test_what_is_done_at_the_switch_is_done_once_also_in_a_run_that_is_resumed_b
     tmp_path: Path, variant: str
 ) -> None:
     run = run_of(variant, workload=160)
-    stopped = trainer(run, tmp_path, emulation=EmulationConfig(compute_secs=0.05))
-    stopped.add_hook(lambda metrics: stopped.preempt(), every=70)
-    units = stopped.fit().summary.units.applied
+    stopped = trainer(run, tmp_path, emulation=EmulationConfig(compute_secs=0.02))
+    units = fit_and_stop(stopped, 70).summary.units.applied
     assert 64 < units < 160
     assert trainer(run, tmp_path).fit().completed
     check_replay(run, tmp_path)

@@ -31,6 +31,7 @@ from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
 from hybridsync.workdir.resuming import CHECKPOINTS
 from tests.command_lines import CommandLines, command_lines
+from tests.trainers import ALL_UNITS, fit_and_stop, units_held
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "configs" / "digits_mlp.py"
@@ -101,7 +102,7 @@ def test_a_run_whose_mesh_dropped_units_replays_bit_for_bit(spoiled: tuple[Path,
 
 def test_a_run_that_its_user_switched_replays_bit_for_bit(tmp_path: Path) -> None:
     workdir = tmp_path / "run"
-    ordered = trainer(workdir, "bsp:80%,asp", "emulation.compute_secs=0.05")
+    ordered = trainer(workdir, "bsp:80%,asp", "emulation.compute_secs=0.02")
     orders = ["ssp(staleness=2)"]  # once: the later stage goes by the plan
 
     def order(metrics: object) -> None:
@@ -109,7 +110,8 @@ def test_a_run_that_its_user_switched_replays_bit_for_bit(tmp_path: Path) -> Non
             ordered.switch(orders.pop(), "to see it")
 
     ordered.add_hook(order, every=20)
-    assert ordered.fit().completed
+    with units_held(24, lambda: ALL_UNITS):
+        assert ordered.fit().completed
     record = read_record(workdir)
     assert [phase.spec for phase in record.phases] == ["bsp", "ssp(staleness=2)", "asp"]
     assert [event["reason"] for event in read_events(workdir, "switch")] == ["ordered", "planned"]
@@ -189,9 +191,8 @@ def test_a_run_that_switched_twice_replays_bit_for_bit(switched: Path) -> None:
 
 
 def test_a_resumed_run_replays_as_a_whole(tmp_path: Path) -> None:
-    first = trainer(tmp_path, "bsp:40%,asp", "emulation.compute_secs=0.05")
-    first.add_hook(lambda metrics: first.preempt(), every=45)
-    assert not first.fit().completed
+    first = trainer(tmp_path, "bsp:40%,asp", "emulation.compute_secs=0.02")
+    assert not fit_and_stop(first, 45).completed
     assert trainer(tmp_path, "bsp:40%,asp", "workers=3").fit().completed
     assert [phase.members for phase in read_record(tmp_path).phases][0::2] == [(0, 1, 2, 3), (0, 1, 2)]
     found = replayed(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from hybridsync.config import EmulationConfig, PolicyConfig
 from hybridsync.policies.knee import Knee
 from hybridsync.telemetry.metrics import Metrics
-from tests.trainers import events_of, is_exact, tally_trainer
+from tests.trainers import ALL_UNITS, events_of, is_exact, tally_trainer, units_held
 
 WORKLOAD = 96
 KNEE = PolicyConfig(trigger="knee")
@@ -21,7 +21,7 @@ KNEE = PolicyConfig(trigger="knee")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Hold a run of `bsp:75%,asp` that left lock-step at a knee, and was stopped before the 72 units of its share."""
     workdir = tmp_path_factory.mktemp("stopped") / "run"
-    slow = EmulationConfig(compute_secs=0.05)
+    slow = EmulationConfig(compute_secs=0.02)
     trainer = tally_trainer("bsp:75%,asp", WORKLOAD, workdir=workdir, policy=KNEE, emulation=slow)
 
     def stop_behind_the_knee(metrics: Metrics) -> None:
@@ -29,7 +29,10 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
             trainer.preempt()
 
     trainer.add_hook(stop_behind_the_knee, every=4)
-    with pytest.MonkeyPatch.context() as patch:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        units_held(40, lambda: ALL_UNITS if trainer._preempted else 56),  # at its knee and when it is to stop
+    ):
         patch.setattr(Knee, "observe", lambda self, units, *losses: units >= 8)
         summary = trainer.fit().summary
     assert summary.exit == "preempted" and summary.units.applied < 72

@@ -22,11 +22,18 @@ from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.task import Task
 from tests.sweeps import swept
 from tests.tasks import adamw, batchnorm_task, mlp_task, momentum_sgd, plain_sgd, tally_task
-from tests.trainers import NEVER, events_of, is_exact, mlp_trainer, tally_trainer
+from tests.trainers import (
+    NEVER,
+    events_of,
+    fit_and_stop,
+    goes_on_until_asked,
+    is_exact,
+    mlp_trainer,
+    tally_trainer,
+    units_held,
+)
 
 SLOW = EmulationConfig(compute_secs=0.02)
-SLOWER = EmulationConfig(compute_secs=0.05)
-"""Leaves time to stop a run among its units, on a busy machine too."""
 
 
 def run_in_process(plan: str, workload: int = 32, optimizer=None, **options):
@@ -125,8 +132,14 @@ def test_a_state_handed_over_is_the_state_that_was_captured(tmp_path):
 def test_a_hook_is_called_with_metrics_as_units_are_applied():
     seen = []
     trainer = mlp_trainer("asp", 64, emulation=SLOW)
-    trainer.add_hook(seen.append, every=16)
-    trainer.fit()
+    with units_held(20) as let_go:  # each call comes before the next one is due
+
+        def see(metrics) -> None:
+            seen.append(metrics)
+            let_go(metrics.units + 20)
+
+        trainer.add_hook(see, every=16)
+        trainer.fit()
     units = [metrics.units for metrics in seen]
     assert len(units) >= 3
     assert all(later // 16 > earlier // 16 for earlier, later in zip([0, *units], units, strict=False))
@@ -136,9 +149,8 @@ def test_a_hook_is_called_with_metrics_as_units_are_applied():
 
 
 def test_a_hook_is_not_called_at_a_resume_before_anything_new_was_applied(tmp_path):
-    first = mlp_trainer("bsp", 64, workdir=tmp_path / "run", emulation=SLOWER)
-    first.add_hook(lambda metrics: first.preempt(), every=16)
-    stopped = first.fit().summary.units.applied
+    first = mlp_trainer("bsp", 64, workdir=tmp_path / "run", emulation=SLOW)
+    stopped = fit_and_stop(first, 16).summary.units.applied
     assert 16 <= stopped < 64
     seen = []
     second = mlp_trainer("bsp", 64, workdir=tmp_path / "run", emulation=SLOW)
@@ -179,9 +191,10 @@ def test_asking_a_run_to_stop_while_it_ends_does_nothing_worse(monkeypatch):
 
 def test_leaving_the_steps_saves_and_stops_and_a_new_run_goes_on(tmp_path):
     trainer = tally_trainer("asp", 200, workdir=tmp_path / "run", emulation=SLOW)
-    steps = trainer.steps(every=8)
-    next(steps)
-    steps.close()
+    with goes_on_until_asked(trainer, 8):
+        steps = trainer.steps(every=8)
+        next(steps)
+        steps.close()
     assert trainer.result is not None
     assert trainer.result.summary.exit == "preempted"
     result = tally_trainer("asp", 200, workdir=tmp_path / "run").fit()
@@ -262,9 +275,8 @@ def test_an_interrupt_while_the_servers_state_is_copied_is_raised_as_it_is(monke
 def test_a_preempted_run_goes_on_where_it_stopped(plan, tmp_path):
     for stop in range(1, 4):
         trainer = tally_trainer(plan, 120, workdir=tmp_path / "run", emulation=SLOW)
-        trainer.add_hook(lambda metrics, trainer=trainer: trainer.preempt(), every=24 * stop)
-        result = trainer.fit()
-        assert result.summary.units.rolled_back == 0
+        result = fit_and_stop(trainer, 24 * stop)
+        assert result.summary.exit == "preempted" and result.summary.units.rolled_back == 0
     result = tally_trainer(plan, 120, workdir=tmp_path / "run").fit()
     assert result.completed
     assert is_exact(result.summary.final)
@@ -272,9 +284,8 @@ def test_a_preempted_run_goes_on_where_it_stopped(plan, tmp_path):
 
 
 def test_a_preempted_lock_step_run_resumes_to_the_state_of_an_unbroken_one(tmp_path):
-    trainer = mlp_trainer("bsp", 64, workdir=tmp_path / "run", emulation=SLOWER)
-    trainer.add_hook(lambda metrics: trainer.preempt(), every=16)
-    stopped = trainer.fit().summary
+    trainer = mlp_trainer("bsp", 64, workdir=tmp_path / "run", emulation=SLOW)
+    stopped = fit_and_stop(trainer, 16).summary
     assert stopped.exit == "preempted"
     assert stopped.units.applied % 4 == 0
     resumed = mlp_trainer("bsp", 64, workdir=tmp_path / "run").fit()
@@ -298,9 +309,8 @@ def test_a_run_preempted_before_its_first_step_stops_and_can_be_resumed(tmp_path
 
 
 def test_a_resumed_run_preempted_before_it_commits_returns_the_state_it_resumed_from(tmp_path):
-    first = tally_trainer("asp", 40, workdir=tmp_path / "run", emulation=SLOWER)
-    first.add_hook(lambda metrics: first.preempt(), every=8)
-    stopped = first.fit()
+    first = tally_trainer("asp", 40, workdir=tmp_path / "run", emulation=SLOW)
+    stopped = fit_and_stop(first, 8)
     second = tally_trainer("asp", 40, workdir=tmp_path / "run")
     second.preempt()
     again = second.fit()

@@ -22,7 +22,7 @@ from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.run import Run
 from hybridsync.training.task import Task
 from tests.tasks import mlp_task, momentum_sgd, plain_sgd, tally_task
-from tests.trainers import LOGGED, NEVER, events_of, mlp_trainer, tally_trainer
+from tests.trainers import LOGGED, NEVER, events_of, fit_and_stop, mlp_trainer, tally_trainer
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
@@ -130,10 +130,9 @@ def test_bfloat16_parameters_train_and_are_handed_over_bit_for_bit(plan, tmp_pat
 
 
 def test_bfloat16_parameters_resume_from_their_checkpoint_to_the_state_of_an_unbroken_run(tmp_path):
-    config = RunConfig(64, unit_size=8, workers=2, plan="bsp", emulation=EmulationConfig(compute_secs=0.05))
+    config = RunConfig(64, unit_size=8, workers=2, plan="bsp", emulation=EmulationConfig(compute_secs=0.02))
     trainer = Trainer(task_of(jnp.bfloat16), momentum_sgd(), config, workdir=tmp_path / "run", progress=False)
-    trainer.add_hook(lambda metrics: trainer.preempt(), every=8)
-    assert trainer.fit().summary.exit == "preempted"
+    assert fit_and_stop(trainer, 8).summary.exit == "preempted"
     resumed = fit(task_of(jnp.bfloat16), workdir=tmp_path / "run", plan="bsp", workload=64)
     assert fingerprint(resumed.state) == fingerprint(fit(task_of(jnp.bfloat16), plan="bsp", workload=64).state)
 

@@ -26,7 +26,7 @@ from hybridsync.tuning.run_ending import accuracy_of, ended
 from hybridsync.tuning.search import Made
 from hybridsync.tuning.simulated_runner import SCRATCH, SimulatedRuns
 from tests.tasks import UNIT_SIZE, mlp_task, momentum_sgd, plain_sgd, tally_task
-from tests.trainers import NEVER, events_of
+from tests.trainers import NEVER, events_of, fit_and_stop
 
 CONFIG = RunConfig(workload=48, unit_size=UNIT_SIZE, workers=2, plan="bsp", checkpoint=NEVER)
 RULES = Rules(runs=2, settings=2)
@@ -78,11 +78,10 @@ def test_a_run_that_diverges_is_one_without_accuracy(tmp_path: Path, runtime: st
 def test_a_real_run_is_gone_on_with_where_it_was_saved_and_not_made_again_at_its_end(tmp_path: Path) -> None:
     runs = InProcessRuns(run_of, CONFIG, tmp_path)
     workdir = tmp_path / "bsp-50-asp-seed3"
-    slow = EmulationConfig(compute_secs=0.05)  # leaves time to stop it among its units
+    slow = EmulationConfig(compute_secs=0.02)
     begun = run_of(dataclasses.replace(CONFIG, plan="bsp:50%,asp", seed=3, emulation=slow))
     trainer = Trainer(begun.task, begun.optimizer, begun.config, workdir=workdir, progress=False)
-    trainer.add_hook(lambda metrics: trainer.preempt(), every=10)
-    assert not trainer.fit().completed
+    assert not fit_and_stop(trainer, 10).completed
     assert ended(workdir, begun.config) is None
     made = runs.carry_out("bsp:50%,asp", 3)
     assert [event["reason"] for event in events_of(workdir, "run_started")] == ["start", "resume"]
