@@ -18,6 +18,7 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_control import RunControl
 from hybridsync.chief.service import ChiefService
 from hybridsync.collectives.threads import ThreadCommunicator
+from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError, StaleIncarnation, StalePhase
 from hybridsync.core.units import UnitSet
 from hybridsync.interfaces.messages import RoleEvent
@@ -43,7 +44,7 @@ from tests.trainers import fit_and_stop, is_exact, tally_trainer
 
 WORKLOAD = 60
 STUCK_SECS = 6.0
-"""When the watchdog of a run of half a second says that it hangs."""
+"""When a run of half a second that applies no unit any more counts as one that hangs."""
 SLOW = EmulationConfig(compute_secs=0.01)
 
 # --- stories: what a run goes through while the oracles look --------------------------------------------------------
@@ -76,7 +77,7 @@ def wrap_carriers(patch: pytest.MonkeyPatch, wrap: Callable[[Carriers], Carriers
 
 def lost_worker(tmp_path) -> None:
     """Worker 2 dies with units in hand; another process takes its place."""
-    died = threading.Event()
+    died, over = threading.Event(), threading.Event()
     ended = InProcess._thread_failed
 
     def die_once(carriers):
@@ -117,19 +118,28 @@ def lost_worker(tmp_path) -> None:
         patch.setattr(InProcess, "_hello", staticmethod(with_restart_count))
         patch.setattr(ChiefService, "report", report_for_the_living)
         trainer = tally_trainer("asp", WORKLOAD, emulation=SLOW, drain_secs=60.0)
-        watchdog = threading.Timer(STUCK_SECS, lambda: give_up(trainer))
+        watchdog = threading.Thread(target=give_up_where_it_stands, args=(trainer, died, over))
         watchdog.start()
         try:
             check(trainer.fit())
         finally:
-            watchdog.cancel()
+            over.set()
+            watchdog.join()
             for thread in reborn:
                 thread.join(STUCK_SECS)
     assert died.is_set(), "worker 2 never died"
 
 
-def give_up(trainer: Any) -> None:
-    trainer._chief.control.fail(HybridSyncError("units were lost with worker 2: nobody was given them"))
+def give_up_where_it_stands(trainer: Any, died: threading.Event, over: threading.Event) -> None:
+    """Have a run fail whose worker has died, and that applies nothing any more though units are left."""
+    units, grown = 0, SYSTEM_CLOCK.monotonic()
+    while not over.wait(0.1):
+        chief, now = trainer._chief, SYSTEM_CLOCK.monotonic()
+        if chief is None or not died.is_set() or chief.control.num_applied > units:
+            units, grown = chief.control.num_applied if chief else 0, now
+        elif units < WORKLOAD and now - grown > STUCK_SECS:
+            chief.control.fail(HybridSyncError("units were lost with worker 2: nobody was given them"))
+            return
 
 
 def preempted_and_resumed(tmp_path) -> None:
@@ -191,29 +201,36 @@ def captured_among_pushes(tmp_path) -> None:
     phase = phase_of(1, "asp", snapshot=start.snapshot)
     primary.enter(phase)
 
-    looking, pace = threading.Event(), threading.Event()
+    turns = threading.Semaphore(0)
+    fill = SnapshotBuffer.fill
+
+    def fill_among_pushes(snapshot_buffer, write):
+        turns.release(6)  # they come while the state is captured, and are to wait for its end
+        fill(snapshot_buffer, write)
 
     def train(worker: int) -> None:
-        looking.wait(20)
         for unit in range(worker, 64, 4):
+            assert turns.acquire(timeout=20)
             primary.push_pull(push_of(phase, unit, worker=worker), gradient_of(unit))
-            pace.wait(0.003)
 
-    with ThreadPoolExecutor(4) as threads:
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(4) as threads:
+        patch.setattr(SnapshotBuffer, "fill", fill_among_pushes)
         pushes = [threads.submit(train, worker) for worker in range(4)]
-        looking.set()
-        for _ in range(10):
-            snapshot = primary.take_snapshot(phase.id, final=False)
-            state = fetch(
-                "primary",
-                snapshot.snapshot_id,
-                snapshot.held.fingerprint,
-                tally_programs().state_layout,
-                start.reader_at,
-            )
-            applied = sorted(UnitSet(snapshot.applied))
-            assert [unit for unit, count in enumerate(counts(state)) if count] == applied
-            assert int(state.counters["units"]) == snapshot.held.units == len(applied)
+        try:
+            for _ in range(10):
+                snapshot = primary.take_snapshot(phase.id, final=False)
+                state = fetch(
+                    "primary",
+                    snapshot.snapshot_id,
+                    snapshot.held.fingerprint,
+                    tally_programs().state_layout,
+                    start.reader_at,
+                )
+                applied = sorted(UnitSet(snapshot.applied))
+                assert [unit for unit, count in enumerate(counts(state)) if count] == applied
+                assert int(state.counters["units"]) == snapshot.held.units == len(applied)
+        finally:
+            turns.release(64)
         for push in pushes:
             push.result(timeout=20)
 
@@ -285,13 +302,15 @@ def forgets_the_fence(patch):
 
 def captures_without_the_lock(patch):
     """Units and state are read at two moments, with an update between them."""
-    fill, take_snapshot = SnapshotBuffer.fill, Primary.take_snapshot
+    take_snapshot = Primary.take_snapshot
 
     def unlocked(self, phase_id, final):
+        fill = SnapshotBuffer.fill
+
         def fill_and_let_others_in(snapshot_buffer, write):
             fill(snapshot_buffer, write)
             before = self._sequencer.sequence
-            self._condition.wait_for(lambda: self._sequencer.sequence > before, 0.2)
+            self._condition.wait_for(lambda: self._sequencer.sequence > before, 10.0)
 
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(SnapshotBuffer, "fill", fill_and_let_others_in)
