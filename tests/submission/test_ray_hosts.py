@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,12 +106,17 @@ class ThreadsForRay:
 
     exceptions = SimpleNamespace(RayError=RayError)
 
+    def __init__(self) -> None:
+        self.asks = threading.Event()
+        """Somebody asks how a host has ended, and waits until it has."""
+
     def wait(self, ends: list[Future[int]], timeout: float) -> tuple[list[Future[int]], list[Future[int]]]:
         done = wait(ends, timeout, FIRST_COMPLETED).done
         ended = [end for end in ends if end in done][:1]
         return ended, [end for end in ends if end not in ended]
 
     def get(self, end: Future[int]) -> int:
+        self.asks.set()
         return end.result(30)
 
 
@@ -123,8 +129,8 @@ def ends_of(*codes: int | None, saved: int = 75) -> tuple[Any, list[Future[int]]
     return SimpleNamespace(save=SimpleNamespace(remote=lambda: ends[0].set_result(saved))), ends
 
 
-def end(head: Any, ends: list[Future[int]]) -> int:
-    return ray_hosts._end(ThreadsForRay(), head, ends)  # type: ignore[arg-type]
+def end(head: Any, ends: list[Future[int]], ray: ThreadsForRay | None = None) -> int:
+    return ray_hosts._end(ray or ThreadsForRay(), head, ends)  # type: ignore[arg-type]
 
 
 REFUSED = "error: a host was refused (see above), and so the job has ended"
@@ -163,9 +169,10 @@ def test_a_host_that_cannot_be_made_ends_the_run_when_it_is_saved() -> None:
 def test_a_host_that_is_refused_later_does_not_end_the_run(secs: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_hosts, "BEGIN_SECS", secs)
     head, ends = ends_of(None, None)
+    ray = ThreadsForRay()
     with ThreadPoolExecutor(1) as pool:
-        code = pool.submit(end, head, ends)
-        pause(2 * secs)
+        code = pool.submit(end, head, ends, ray)
+        assert ray.asks.wait(30), "it waits for others than the head"
         ends[1].set_result(1)
         ends[0].set_result(0)
         assert code.result(30) == 0
