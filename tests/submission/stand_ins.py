@@ -12,24 +12,29 @@ from pathlib import Path
 
 HYBRIDSYNC = r"""#!/bin/bash
 if [[ $1 == stop ]]; then
-  [[ -e $FAKE/stopped ]] || { touch "$FAKE/stopped"; exit 1; }
+  [[ -e $FAKE/stopped && -s $FAKE/pid.0 ]] || { touch "$FAKE/stopped"; exit 1; }
   printf '%s|' "$@" >"$FAKE/stopped"; kill -TERM $(cat "$FAKE"/pid.*); exit 0
 fi
 for word; do [[ $word == --certs=*/[0-9] ]] && index=${word##*/}; done
 printf '%s|' "$@" "$HYBRIDSYNC_HEAD" >>"$FAKE/calls.$index"; echo >>"$FAKE/calls.$index"
 read -r code <"$FAKE/codes.$index"; sed -i 1d "$FAKE/codes.$index"
-echo "the agent $index runs in $PWD"
 if [[ $code == save || $code == die || $code == train || $code == refused ]]; then
   case $code in die) end=137 ;; refused) end=1 ;; *) end=75 ;; esac
-  trap 'kill $!; exit $end' TERM; echo $$ >"$FAKE/pid.$index"
+  trap 'kill $! 2>/dev/null; exit $end' TERM
+  echo $$ >"$FAKE/new-pid.$index"; mv "$FAKE/new-pid.$index" "$FAKE/pid.$index"
+fi
+echo "the agent $index runs in $PWD"
+if [[ -n ${end:-} ]]; then
   [[ $code == train ]] && secs=6 || secs=60
   sleep $secs & wait
   code=0
 fi
+[[ $index == 0 ]] && for _ in {1..400}; do [[ -e $FAKE/calls.1 ]] && break; sleep 0.05; done
 exit "$code"
 """
 """Ends as its host's file of codes says, a line a life. `save` waits for SIGTERM and ends with 75, `die` with 137,
-`refused` with 1; `train` does as `save`, but completes after 6 s. The first `stop` comes too early."""
+`refused` with 1; `train` does as `save`, but completes after 6 s. The first `stop` comes too early, and so does each
+before there is a head to be told. The head does not end by itself before the other host has begun."""
 
 SBATCH = r"""#!/bin/bash
 printf '%s\n' "$@" >"$FAKE/sbatch"
