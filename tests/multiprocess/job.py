@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -156,8 +157,7 @@ class Job:
 
     def send_to_all(self, number: signal.Signals) -> None:
         """Send a signal to every process of the job, as a batch system or a service manager does."""
-        for pid in processes_of(self.process.pid):
-            os.kill(pid, number)
+        send_to(processes_of(self.process.pid), number)
 
     def kill_worker(self, worker: int, number: signal.Signals = signal.SIGKILL) -> int:
         """Send a signal to a worker that takes part; returns its pid."""
@@ -192,6 +192,10 @@ class Job:
     def screen(self) -> str:
         """Return what supervisor and chief have printed so far."""
         return self._screen.read_text()
+
+    def printed_at(self) -> float:
+        """Return when supervisor and chief have last printed something, by the wall clock, however late it is seen."""
+        return self._screen.stat().st_mtime
 
     def units(self) -> int:
         """Return the units applied by the last line of metrics.jsonl.
@@ -241,6 +245,13 @@ class Job:
 def processes_of(pid: int) -> list[int]:
     """Return the ids of a program that starts roles, and of its children."""
     return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+
+def send_to(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to each process; one that ends meanwhile, since others have heard it, needs none."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def assert_exactly_once(summary: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from types import TracebackType
 
 from hybridsync.security.certificates import Authority
 from hybridsync.security.identity import HEAD, HOST
-from tests.multiprocess.job import ROOT, Job, processes_of, users_environment
+from tests.multiprocess.job import ROOT, Job, processes_of, send_to, users_environment
 
 PROGRAM = "hybridsync.cli.host"
 END_SECS = 30.0
@@ -92,8 +91,7 @@ class SeveralHosts(Job):
     def send_to_all_hosts(self, number: signal.Signals) -> None:
         """Send a signal to every process of every host."""
         for agent in self._agents.values():
-            for pid in processes_of(agent.pid):
-                os.kill(pid, number)
+            send_to(processes_of(agent.pid), number)
         self.send_to_all(number)
 
     def wait_agent(self, index: int, secs: float = END_SECS) -> int:

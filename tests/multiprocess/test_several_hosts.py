@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from tests.multiprocess.job import assert_exactly_once
 from tests.multiprocess.several_hosts import SeveralHosts
 from tests.multiprocess.test_commands import command
+from tests.security.listeners import open_sockets
 
 pytestmark = [pytest.mark.timeout(480), pytest.mark.integration]  # jobs of three hosts each
 SLOW_SECS = 0.5
@@ -97,10 +97,10 @@ def test_sigterm_to_all_processes_of_all_hosts_saves_the_run_and_nothing_is_done
 
 def ports_of(pid: int) -> list[int]:
     """Return the ports at which a process listens."""
-    files = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    files = open_sockets(pid)
     tables = [Path(f"/proc/net/{kind}").read_text().splitlines()[1:] for kind in ("tcp", "tcp6")]
     lines = [line.split() for table in tables for line in table]
-    return [int(line[1].rpartition(":")[2], 16) for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in files]
+    return [int(line[1].rpartition(":")[2], 16) for line in lines if line[3] == "0A" and line[9] in files]
 
 
 def test_workers_get_a_process_group_when_a_switch_needs_one(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tests.multiprocess.scenarios import gone, tally, until_told
 
 SOURCE = Path(__file__).with_name("shareddisk.c")
 SECOND_HOST = "the-second-host"
-UNITS = 1500
+UNITS = 2000
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -67,7 +67,7 @@ class SharedDisk:
             plan="asp",
             units=UNITS,
             workers=2,
-            unit_secs=0.05,
+            unit_secs=0.1,
             planted=until_told(planted),
             under=self._second_host if second else (),
         )
@@ -130,9 +130,9 @@ def the_first_stands_still_and_the_second_takes_over(
         began = SYSTEM_CLOCK.monotonic()
         with disk.launch(second=True) as second:
             second.until(lambda: "is taken over when" in second.screen(), "it watched the first")
-            watched = SYSTEM_CLOCK.monotonic()
+            watched = second.printed_at()
             second.until(lambda: "starting 1 chief" in second.screen(), "it took the lock")
-            waited = SYSTEM_CLOCK.monotonic() - watched
+            waited = second.printed_at() - watched
             print(f"took over {SYSTEM_CLOCK.monotonic() - began:.1f} s after its start, {waited:.1f} s of them a wait")
             assert waited > MISSED_BEATS * BEAT_SECS - 1.0
             second.until_phase("asp")
