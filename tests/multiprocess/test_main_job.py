@@ -136,7 +136,9 @@ def test_metrics_have_one_line_an_interval_with_every_field(job: Job) -> None:
         assert line["staleness"].keys() == {"mean", "p95", "max"}
         assert line["workers"].keys() <= set(map(str, WORKERS))
     assert lines[-1]["units"] == WORKLOAD
-    assert all(a["units"] <= b["units"] and b["t"] - a["t"] > 0.5 for a, b in pairwise(lines[:-1]))
+    assert all(a["units"] <= b["units"] for a, b in pairwise(lines))
+    # A line may be late, and the next one in time: but no more than one is due a second.
+    assert all(line["t"] >= second for second, line in enumerate(lines[:-1], 1))
     asp = [line for line in lines if line["protocol"] == "asp"]
     assert any(line["loss"] is not None for line in asp) and max(line["staleness"]["max"] for line in asp) > 0
 
@@ -165,8 +167,8 @@ def test_the_summary_has_its_fields(job: Job) -> None:
     assert summary["examples"] == WORKLOAD * UNIT_SIZE
     assert summary["units_by_host"] == {}  # of several hosts
     assert summary["final"].keys() == {"accuracy", "loss"}
-    first = job.events("phase_entered")[0]["t"]
-    assert 0 < summary["seconds"] <= job.events()[-1]["t"] - first + 1.0
+    before = job.events("checkpoint")[0]["t"]  # the first phase is announced behind it
+    assert 0 < summary["seconds"] <= job.events()[-1]["t"] - before
 
 
 def test_the_configuration_is_kept_with_the_versions(job: Job) -> None:
