@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -157,12 +156,3 @@ def units_of(workdir: Path) -> int:
 def summary_of(workdir: Path) -> dict[str, object]:
     """Return a finished run's summary."""
     return json.loads((workdir / "summary.json").read_text())
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback interface that nobody has at this moment."""
-    with ExitStack() as stack:
-        found = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in found:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in found]

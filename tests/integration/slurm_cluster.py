@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.integration.debian import environment
-from tests.integration.hosts_run import free_ports, wait_for
+from tests.integration.hosts_run import wait_for
+from tests.ports import free_ports
 
 PACKAGES = (
     "munge",

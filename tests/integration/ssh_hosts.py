@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from tests.integration.debian import environment
-from tests.integration.hosts_run import free_ports, wait_for
+from tests.integration.hosts_run import wait_for
+from tests.ports import free_ports
 
 PACKAGES = ("openssh-server", "openssh-client", "libwrap0")
 

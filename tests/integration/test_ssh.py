@@ -23,13 +23,13 @@ from tests.integration.hosts_run import (
     UNITS,
     agent_of,
     certificates,
-    free_ports,
     kill_agent_in_training,
     lines_of,
     summary_of,
     units_of,
     wait_for,
 )
+from tests.ports import free_ports
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

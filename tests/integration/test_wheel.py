@@ -6,13 +6,14 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import venv
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "examples" / "kubernetes" / "Dockerfile").read_text().splitlines()
@@ -75,8 +76,7 @@ def test_the_user_of_the_image_is_a_host_with_what_the_dockerfile_installs(bin_f
     as_user = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *read, "env", f"HOME={home}"]
     hybridsync = [*as_user, bin_folder / "hybridsync"]
     run(*hybridsync, "certs", "init", "--folder=certs/0", cwd=home)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     place = [f"--head=127.0.0.1:{port}", "--index=0", "--hosts=1", "--certs=certs/0"]
     told = run(
         *hybridsync, "host", *place, "--config=recipe:digits_mlp", "--workdir=run", "--set=workload=200", cwd=home

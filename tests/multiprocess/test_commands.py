@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -17,9 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from hybridsync.runtime.control_file import CONTROL_FILE
 from tests.multiprocess.job import ROOT, Job, assert_exactly_once, users_environment
 from tests.multiprocess.scenarios import tally, until_told
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.timeout(600)
-UNITS = 400
+UNITS = 1000
 
 
 def command(*arguments: str) -> tuple[int, str]:
@@ -43,11 +43,6 @@ def start(workdir: Path, *more: str) -> Job:
     return tally(workdir, *more, plan="bsp:50%,asp", units=UNITS, workers=2, unit_secs=1.0, planted=planted)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
-
-
 def scraped(port: int) -> dict[tuple[str, str], float]:
     """Return each sample of a run's metrics by its name and its labels."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as reply:
@@ -60,13 +55,13 @@ def test_a_job_is_asked_switched_and_stopped_and_goes_on(tmp_path: Path) -> None
     workdir = tmp_path / "run"
     run = str(workdir)
     assert command("status", run)[0] == 1
-    port = free_port()
+    (port,) = free_ports(1)
     with start(workdir, f"--metrics_port={port}") as job:
         job.until_phase("bsp")
         metrics = scraped(port)
         assert metrics["hybridsync_phase", ""] == 1 and metrics["hybridsync_workload_units", ""] == UNITS
         sent = "hybridsync_worker_bytes_total", "direction=sent worker=0"
-        job.until(lambda: scraped(port)[sent] > 0, "worker 0 told what it has sent")
+        job.until(lambda: scraped(port).get(sent, 0) > 0, "worker 0 told what it has sent")
         code, said = command("train", "--config=configs/tally.py", f"--workdir={run}-2", f"--metrics_port={port}")
         assert code == 1 and f"--metrics_port={port} cannot be served on at 127.0.0.1" in said
         assert not (tmp_path / "run-2").exists()
