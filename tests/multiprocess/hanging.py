@@ -14,13 +14,17 @@ if TYPE_CHECKING:
     from hybridsync.training.optimizer import Optimizer
     from hybridsync.training.task import Task
 
+FIRST_UNITS = 10
+"""Of a process, which nobody knows the usual time of yet: it may be compiling, and is given ten minutes."""
+
 
 @dataclass(frozen=True)
 class Hanging(tally.TallyModel):
     """When a worker's data source hangs.
 
     Args:
-      flag: path of a file that the first process makes that comes to a unit from `unit` on; it alone is affected.
+      flag: path of a file that the first process makes that comes to a unit from `unit` on; it alone is affected, and
+        the file has its number.
       unit: see `flag`.
       secs: how long each of its units takes from then on; 0 is for ever.
     """
@@ -43,12 +47,15 @@ def task(config: RunConfig) -> Task:
     assert isinstance(model, Hanging) and model.flag
 
     class Source(TallySource):
-        mine = False
+        mine, units = False, 0
 
         def batch(self, unit: int, **options: Any) -> Any:
-            if unit >= model.unit and not self.mine:
+            self.units += 1
+            if unit >= model.unit and self.units > FIRST_UNITS and not self.mine:
                 try:
-                    os.close(os.open(model.flag, os.O_CREAT | os.O_EXCL))
+                    descriptor = os.open(model.flag, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+                    os.write(descriptor, str(os.getpid()).encode())
+                    os.close(descriptor)
                     self.mine = True
                 except FileExistsError:
                     pass

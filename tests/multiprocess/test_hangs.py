@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,12 @@ def given_up(job: Job) -> list[dict[str, Any]]:
     return [event for event in job.events("role_lost") if not event["reason"].startswith(("signal", "exit"))]
 
 
+def given_up_hanging(job: Job, tmp_path: Path) -> dict[str, Any]:
+    """Return the loss of the worker that hangs; where the machine is busy, another one may be given up besides."""
+    (event,) = [event for event in given_up(job) if event["pid"] == int((tmp_path / "flag").read_text())]
+    return event
+
+
 def job_of(tmp_path: Path, plan: str, *more: str) -> Job:
     flags = [f"--plan={plan}", "--compute_secs=0.01", f"--set=model.flag={tmp_path / 'flag'}", *more]
     return Job(tmp_path / "run", CONFIG, *flags)
@@ -39,11 +46,12 @@ def test_a_worker_that_hangs_while_others_wait_is_named_ended_and_replaced(tmp_p
     with job_of(tmp_path, plan) as job:
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
-        (event,) = given_up(job)
-        assert event["role"] == "worker" and f"worker {event['id']} " in event["reason"] and "2 s" in event["reason"]
+        event = given_up_hanging(job, tmp_path)
+        (limit,) = re.findall(r"(\d[\d.]*) s\b", event["reason"])  # longer where the machine is slow
+        assert event["role"] == "worker" and f"worker {event['id']} " in event["reason"] and float(limit) >= 2.0
         lived = event["wall"] - (tmp_path / "flag").stat().st_mtime
         print(f"{plan}: given up {lived:.2f} s after it hung: {event['reason']}")
-        assert 2.0 < lived < 2.0 + LATE_SECS
+        assert 2.0 < lived < float(limit) + LATE_SECS
         assert job.tracebacks() == []
 
 
@@ -62,7 +70,7 @@ def test_lock_step_does_not_wait_for_a_worker_that_hangs_in_the_phase_before(tmp
     with job_of(tmp_path, "asp:60%,bsp", "--set=drain_secs=3") as job:
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
-        (event,) = given_up(job)
+        event = given_up_hanging(job, tmp_path)
         assert f"worker {event['id']} has been at one unit" in event["reason"]
 
 
