@@ -49,7 +49,7 @@ def _hosts(pid: int) -> set[str]:
     ],
 )
 def test_every_role_listens_where_it_is_told_and_the_workdir_is_taken(tmp_path: Path, bind: str, host: str) -> None:
-    flags = [f"--bind={bind}", "--workers=2", "--servers=2", "--compute_secs=0.02"]
+    flags = [f"--bind={bind}", "--workers=2", "--servers=2", "--compute_secs=0.5"]
     flags += ["--plan=bsp:30%,adpsgd:30%,asp", "--set=workload=600"]
     with Job(tmp_path / "run", CONFIG, *flags, planted="units_take_their_time_until_told") as job:
         job.until_phase("bsp")
@@ -97,7 +97,7 @@ for path in sys.argv[1:]:
 
 @pytest.mark.timeout(300)
 def test_no_other_user_reaches_a_role_and_nobody_without_the_token_is_answered(tmp_path: Path) -> None:
-    flags = ["--workers=2", "--servers=2", "--compute_secs=0.02", "--plan=bsp:30%,adpsgd:30%,asp", "--set=workload=600"]
+    flags = ["--workers=2", "--servers=2", "--compute_secs=0.5", "--plan=bsp:30%,adpsgd:30%,asp", "--set=workload=600"]
     with Job(tmp_path / "run", CONFIG, *flags, planted="units_take_their_time_until_told") as job:
         job.until_phase("bsp")
         started = job.events("role_started")

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.multiprocess.job import Job, assert_exactly_once
-from tests.multiprocess.scenarios import gone, newest_pid, tally
+from tests.multiprocess.scenarios import gone, newest_pid, tally, until_told
 from tests.sweeps import swept
 
 pytestmark = pytest.mark.timeout(300)
 
 
 def asynchronous(workdir: Path) -> Job:
-    """Start a run that commits at its start and its end only."""
-    return tally(workdir, "--checkpoint_secs=600", plan="asp", units=600, workers=2, unit_secs=0.02)
+    """Start a run that commits at its start and its end only, and takes its time until it is told to hurry."""
+    save = "--checkpoint_secs=600"
+    return tally(workdir, save, plan="asp", units=600, workers=2, unit_secs=0.05, planted=until_told())
 
 
 def test_a_worker_that_was_stopped_before_the_chief_was_killed_is_replaced(tmp_path: Path) -> None:
@@ -29,6 +30,7 @@ def test_a_worker_that_was_stopped_before_the_chief_was_killed_is_replaced(tmp_p
         lost = job.until_lost(stopped)
         assert lost["reason"].endswith("since the chief was restarted")
         assert gone(stopped), "the stopped process was left behind"
+        job.hurry()
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         assert job.summary()["units"]["rolled_back"] == 0
@@ -45,6 +47,7 @@ def test_units_that_were_lost_with_chief_and_server_are_accounted_for(tmp_path: 
         for pid in (newest_pid(job, "chief", 0), *pids):
             os.kill(pid, signal.SIGKILL)
         known = job.units()
+        job.hurry()
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         (rollback,) = job.events("rollback")

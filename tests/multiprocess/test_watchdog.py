@@ -27,7 +27,7 @@ def assert_watchdog_told(job: Job, role: str, work: str, *frames: str) -> None:
 
 def test_a_worker_that_hangs_where_nobody_waits_for_it_is_replaced(tmp_path: Path) -> None:
     planted = until_told("unit_17_hangs_once")
-    with tally(tmp_path / "run", plan="asp", units=3000, workers=2, planted=planted) as job:
+    with tally(tmp_path / "run", plan="asp", units=3000, workers=2, unit_secs=0.05, planted=planted) as job:
         (lost,) = job.until(lambda: job.events("role_lost"), "a worker was lost")
         worker = lost["id"]
         told = f"exit 70: the watchdog ends worker {worker}: unit 17 has made no progress for "
@@ -74,7 +74,7 @@ def test_a_server_whose_update_hangs_sends_no_heartbeat_and_is_replaced_at_the_e
 @pytest.mark.one_of_each_soak
 def test_a_chief_whose_save_hangs_is_replaced_and_the_phase_goes_on(tmp_path: Path) -> None:
     planted, flags = until_told("a_save_hangs_once"), ("--checkpoint_secs=1",)
-    with tally(tmp_path / "run", *flags, plan="asp", units=3000, workers=2, unit_secs=0.02, planted=planted) as job:
+    with tally(tmp_path / "run", *flags, plan="asp", units=3000, workers=2, unit_secs=0.05, planted=planted) as job:
         (lost,) = job.until(lambda: job.events("role_lost"), "the chief was lost")
         assert (lost["role"], lost["reason"]) == ("chief", "exit 70")
         job.until(lambda: len(job.events("checkpoint")) > 1, "another chief had saved")
