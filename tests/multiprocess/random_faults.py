@@ -97,13 +97,13 @@ def unexplained(job: Job, hit: Iterable[int]) -> list[str]:
 
 
 def everybody_is_hurt_at_random(
-    workdir: Path, *, plan: str, faults: int, seed: int, servers: int = 1, units: int = 20000
+    workdir: Path, *, plan: str, faults: int, seed: int, servers: int = 1, units: int = 20000, unit_secs: float = 0.02
 ) -> Counter[str]:
     """Workers killed and stopped, servers and the chief killed: the run ends by itself; returns how often each was."""
     rng = random.Random(seed)
     hurt: Counter[str] = Counter()
     more = (f"--servers={servers}", "--set=model.copies=4", "--checkpoint_secs=2")
-    with tally(workdir, *more, plan=plan, units=units, workers=WORKERS, unit_secs=0.02) as job:
+    with tally(workdir, *more, plan=plan, units=units, workers=WORKERS, unit_secs=unit_secs) as job:
         victims = Victims(job, KINDS, servers)
         job.until_units(FIRST_UNITS)
         for index in range(faults):

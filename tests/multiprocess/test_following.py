@@ -27,9 +27,9 @@ UNITS = 300
 @pytest.mark.timeout(300)
 def test_the_order_of_asynchronous_processes_leads_the_simulator_to_their_bits(tmp_path: Path) -> None:
     workdir = tmp_path / "run"
-    flags = ("--plan=asp", "--workers=4", "--apply_log", "--compute_secs=0.01", f"--set=workload={UNITS}")
+    flags = ("--plan=asp", "--workers=4", "--apply_log", "--compute_secs=0.05", f"--set=workload={UNITS}")
     with Job(workdir, CONFIG, *flags) as job:
-        job.until_units(UNITS // 4)
+        job.until_units(UNITS // 10)
         job.kill_worker(1)
         assert job.wait() == 0, job.output + job.logs()
     record, loaded = read_record(workdir), load_config(ROOT / CONFIG)

@@ -13,7 +13,7 @@ from tests.multiprocess.random_faults import everybody_is_hurt_at_random
 @pytest.mark.one_of_each_soak
 @pytest.mark.timeout(600)
 def test_four_faults_leave_every_unit_applied_once(tmp_path: Path) -> None:
-    everybody_is_hurt_at_random(tmp_path / "run", plan="asp", faults=4, seed=4, units=1200)
+    everybody_is_hurt_at_random(tmp_path / "run", plan="asp", faults=4, seed=4, units=1200, unit_secs=0.05)
 
 
 @pytest.mark.soak

@@ -17,7 +17,7 @@ import pytest
 from hybridsync.telemetry.events import read_events
 from tests.multiprocess.job import Job, users_environment
 from tests.multiprocess.random_faults import WORKERS_ONLY, Victims
-from tests.multiprocess.scenarios import GRPC
+from tests.multiprocess.scenarios import GRPC, until_told
 from tests.sweeps import swept
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,14 +66,16 @@ def test_a_worker_and_a_server_are_killed_while_pushes_and_pulls_are_in_flight_a
 ) -> None:
     """A transfer is emulated to take as long as a unit: a worker has a push and a pull in flight at any time."""
     flags = ["--plan=psplus:70%,bsp", "--workers=3", "--servers=2", "--apply_log", link, "--checkpoint_secs=1"]
-    flags += ["--compute_secs=0.05", "--set=emulation.latency_secs=0.05", "--set=workload=450"]
-    with Job(tmp_path / "run", "configs/digits_mlp.py", *flags, "--set=telemetry.log_secs=0.1") as job:
-        job.until_units(60)
+    flags += ["--compute_secs=0.1", "--set=emulation.latency_secs=0.1", "--set=workload=450"]
+    flags += ["--set=telemetry.log_secs=0.1"]
+    with Job(tmp_path / "run", "configs/digits_mlp.py", *flags, planted=until_told()) as job:
+        job.until_units(40)
         job.until_lost(job.kill_worker(1))
-        job.until_units(job.units() + 30)
+        job.until_units(job.units() + 20)
         server = next(e["pid"] for e in job.events("role_started") if (e["role"], e["id"]) == ("server", 0))
         os.kill(server, signal.SIGKILL)
         job.until_lost(server)
+        job.hurry()
         assert job.wait() == 0, job.output + job.logs()
         reasons = [(event["protocol"], event["reason"]) for event in job.events("phase_entered")]
         assert (reasons[0], reasons[-1]) == (("psplus", "start"), ("bsp", "planned")), reasons

@@ -17,9 +17,9 @@ UNITS = 1200
 
 @pytest.mark.timeout(600)
 def test_every_unit_is_applied_once_on_each_server_in_lives_that_have_one_two_and_three(tmp_path: Path) -> None:
-    def start(servers: int):
+    def start(servers: int, unit_secs: float = 0.02):
         flags = (TWO_COUNTERS, f"--servers={servers}", *([GRPC] if servers == 2 else []))  # a life may change that, too
-        return tally(tmp_path / "run", *flags, plan="bsp:20%,asp", units=UNITS, workers=2)
+        return tally(tmp_path / "run", *flags, plan="bsp:20%,asp", units=UNITS, workers=2, unit_secs=unit_secs)
 
     for servers in (1, 2):
         with start(servers) as job:
@@ -29,7 +29,7 @@ def test_every_unit_is_applied_once_on_each_server_in_lives_that_have_one_two_an
             job.send(signal.SIGTERM)
             assert job.wait() == 75, job.output + job.logs()
             assert UNITS // 5 < job.summary()["units"]["applied"] < UNITS
-    with start(3) as job:
+    with start(3, unit_secs=0.0) as job:
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         assert job.summary()["units"]["rolled_back"] == 0
