@@ -402,15 +402,15 @@ def test_what_cannot_work_is_refused_before_anything_starts(fields, error, named
 
 
 def test_emulated_accelerators_overlap_and_a_straggler_holds_up_lock_step_only():
-    """12 units of 20 ms on 4 workers take 3 steps; a straggler delays each step, or itself alone."""
-    straggler = EmulationConfig(compute_secs=0.02, stragglers="worker=3,delay_ms=60")
+    """24 units of 20 ms on 4 workers take 6 steps; a straggler delays each step, or itself alone."""
+    straggler = EmulationConfig(compute_secs=0.02, stragglers="worker=3,delay_ms=480")
     secs = {
-        (plan, name): mlp_trainer(plan, 48, emulation=emulation).fit().summary.seconds
+        (plan, name): mlp_trainer(plan, 24, emulation=emulation).fit().summary.seconds
         for plan in ("bsp", "asp")
         for name, emulation in (("even", SLOW), ("straggler", straggler))
     }
-    assert secs["bsp", "even"] >= 12 * 0.02
-    assert secs["bsp", "straggler"] >= 12 * 0.08
+    assert secs["bsp", "even"] >= 6 * 0.02
+    assert secs["bsp", "straggler"] >= 6 * 0.5
     assert secs["asp", "straggler"] < secs["bsp", "straggler"]
     assert np.isfinite(list(secs.values())).all()
 
