@@ -23,6 +23,8 @@ CONFIG = ROOT / "configs" / "digits_mlp.py"
 UNITS = 4000
 SLOW = "--compute_secs=0.02"
 """Makes a run of `CONFIG` take about half a minute, so that something can happen to it."""
+LONG = "--compute_secs=0.2"
+"""Makes it take minutes: it is to be stopped."""
 
 LIMIT_SECS = 150.0
 """Of a run, on a machine that is busy with other things."""

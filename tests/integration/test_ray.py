@@ -17,6 +17,7 @@ from hybridsync.core.clock import SYSTEM_CLOCK
 from tests.integration.hosts_run import (
     CONFIG,
     LIMIT_SECS,
+    LONG,
     ROOT,
     SLOW,
     UNITS,
@@ -130,7 +131,7 @@ def test_a_driver_that_is_asked_to_end_saves_and_the_next_one_goes_on(
     python: Path, address: str, workdir: Path
 ) -> None:
     out = workdir.parent / "out"
-    with driver(python, address, workdir, SLOW) as process:
+    with driver(python, address, workdir, LONG) as process:
         wait_for(lambda: units_of(workdir) > 50 or process.poll() is not None, "training", out.read_text)
         process.terminate()
         assert process.wait(LIMIT_SECS) == 75, out.read_text()

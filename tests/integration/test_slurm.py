@@ -18,6 +18,7 @@ from tests.integration.debian import unpacked
 from tests.integration.hosts_run import (
     CONFIG,
     LIMIT_SECS,
+    LONG,
     ROOT,
     SLOW,
     UNITS,
@@ -125,16 +126,16 @@ def test_a_follower_that_leaves_is_followed_by_the_next_and_the_job_saves_when_i
     slurm: SlurmCluster, shared: Path
 ) -> None:
     first, second = shared / "first", shared / "second"
-    with follower(slurm, shared, "first", SLOW) as process:
+    with follower(slurm, shared, "first", LONG) as process:
         wait_for(lambda: units_of(shared / "run") > 50 or process.poll() is not None, "training", first.read_text)
         process.send_signal(signal.SIGINT)
         assert process.wait(LIMIT_SECS) == 130, first.read_text()
     job = job_of(first.read_text())
     stop = f"scancel --signal=INT --batch {job}"
     assert f"job {job} goes on; the same command shows it again; have it save and end with: {stop}" in first.read_text()
-    with follower(slurm, shared, "other", SLOW, "--seed=3") as process:
+    with follower(slurm, shared, "other", LONG, "--seed=3") as process:
         assert process.wait(LIMIT_SECS) == 1
-    with follower(slurm, shared, "second", SLOW) as process:
+    with follower(slurm, shared, "second", LONG) as process:
         wait_for(lambda: "phase 1 " in second.read_text() or process.poll() is not None, "output", second.read_text)
         slurm.call(*stop.split())
         assert process.wait(LIMIT_SECS) == 75, second.read_text()

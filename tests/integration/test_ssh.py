@@ -18,6 +18,7 @@ from tests.integration.debian import unpacked
 from tests.integration.hosts_run import (
     CONFIG,
     LIMIT_SECS,
+    LONG,
     ROOT,
     SLOW,
     UNITS,
@@ -103,7 +104,7 @@ def test_only_the_agent_that_is_killed_is_started_again(ssh: str, tmp_path: Path
 def test_a_command_that_is_asked_to_end_saves_and_the_script_goes_on(ssh: str, tmp_path: Path) -> None:
     certificates(tmp_path / "certs", 3)
     workdir, out = tmp_path / "run", tmp_path / "out"
-    with started(ssh, tmp_path, by_flag, SLOW) as process:
+    with started(ssh, tmp_path, by_flag, LONG) as process:
         wait_for(lambda: units_of(workdir) > 50 or process.poll() is not None, "training", out.read_text)
         process.terminate()
         assert process.wait(LIMIT_SECS) == 75, out.read_text()

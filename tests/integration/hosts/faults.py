@@ -112,7 +112,7 @@ def agent_is_killed(hosts: Hosts, host: int) -> dict[str, float]:
     """Kill the agent; its roles die with it, and another one is started at once, which takes its place."""
     since, losses = now_of(hosts), _losses(hosts, host)
     hosts.kill_agent(host)
-    hosts.until(lambda: not hosts.roles_on(host), f"the roles of host {host} died with its agent", 5.0)
+    hosts.until(lambda: not hosts.roles_on(host), f"the roles of host {host} died with its agent")
     hosts.start_agent(host)
     lost_secs = hosts.until_said(f"host {host} is lost", losses + 1)
     back_secs = lost_secs + until_working(hosts, workers_of(host))
