@@ -28,24 +28,17 @@ from hybridsync.workdir.opening import open_run
 from hybridsync.workdir.resuming import check_init_from
 from tests.access import no_access
 from tests.tasks import adamw, momentum_sgd, plain_sgd, tally_task
-from tests.trainers import LOGGED, NEVER, events_of, is_exact, lines_of, mlp_trainer, tally_trainer
+from tests.trainers import LOGGED, NEVER, events_of, fit_and_stop, is_exact, lines_of, mlp_trainer, tally_trainer
 
 WORKLOAD = 48
-SLOW = EmulationConfig(compute_secs=0.05)
-"""Leaves time to stop a run among its units."""
-
-
-def stop_at(trainer: Trainer, units: int) -> Trainer:
-    """Let `trainer` be preempted once that many units are applied."""
-    trainer.add_hook(lambda metrics: trainer.preempt(), every=units)
-    return trainer
+SLOW = EmulationConfig(compute_secs=0.02)
 
 
 @pytest.fixture(scope="module")
 def preempted(tmp_path_factory) -> Path:
     """Hold a tally run of 48 units that was stopped among them; to be copied, not changed."""
     workdir = tmp_path_factory.mktemp("preempted") / "run"
-    result = stop_at(tally_trainer("bsp", WORKLOAD, workdir=workdir, telemetry=LOGGED, emulation=SLOW), 8).fit()
+    result = fit_and_stop(tally_trainer("bsp", WORKLOAD, workdir=workdir, telemetry=LOGGED, emulation=SLOW), 8)
     assert result.summary.exit == "preempted"
     assert 0 < result.summary.units.applied < WORKLOAD
     return workdir
@@ -253,7 +246,7 @@ def test_another_seed_is_refused_with_both_values(workdir):
 @pytest.fixture
 def mlp_run(tmp_path) -> Path:
     workdir = tmp_path / "mlp"
-    assert not stop_at(mlp_trainer("bsp", WORKLOAD, workdir=workdir, emulation=SLOW), 8).fit().completed
+    assert not fit_and_stop(mlp_trainer("bsp", WORKLOAD, workdir=workdir, emulation=SLOW), 8).completed
     return workdir
 
 
@@ -347,7 +340,7 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_its_units_are_done_again(w
 def test_units_are_counted_as_rolled_back_once(workdir):
     """A second resume does not count again what the first one lost."""
     damage(newest_step(workdir))
-    lost = stop_at(tally_trainer("bsp", WORKLOAD, workdir=workdir, emulation=SLOW), 4).fit().summary.units
+    lost = fit_and_stop(tally_trainer("bsp", WORKLOAD, workdir=workdir, emulation=SLOW), 4).summary.units
     assert lost.rolled_back > 0
     assert lost.applied < WORKLOAD
     final = tally_trainer("bsp", WORKLOAD, workdir=workdir).fit().summary.units

@@ -12,7 +12,7 @@ from hybridsync import EmulationConfig
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.runtime.wiring.chief import ChiefRole
 from hybridsync.workdir.opening import Opening, open_run
-from tests.trainers import LOGGED, events_of, lines_of, tally_trainer
+from tests.trainers import LOGGED, events_of, fit_and_stop, lines_of, tally_trainer
 
 WORKLOAD = 48
 
@@ -21,10 +21,9 @@ WORKLOAD = 48
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Hold a run that was stopped, and saved, among its units; to be copied, not changed."""
     workdir = tmp_path_factory.mktemp("stopped") / "run"
-    slow = EmulationConfig(compute_secs=0.05)
+    slow = EmulationConfig(compute_secs=0.02)
     trainer = tally_trainer("bsp", WORKLOAD, workdir=workdir, telemetry=LOGGED, emulation=slow)
-    trainer.add_hook(lambda metrics: trainer.preempt(), every=8)
-    assert trainer.fit().summary.exit == "preempted"
+    assert fit_and_stop(trainer, 8).summary.exit == "preempted"
     return workdir
 
 

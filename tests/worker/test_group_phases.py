@@ -18,7 +18,7 @@ from hybridsync.trainer import Trainer
 from hybridsync.training.averaging import copied
 from hybridsync.training.state import TrainState, initial_state
 from tests.tasks import UNIT_SIZE, adamw, mlp_task, plain_sgd, programs_of, tally_task
-from tests.trainers import events_of, is_exact, mlp_trainer, tally_trainer
+from tests.trainers import events_of, fit_and_stop, is_exact, mlp_trainer, tally_trainer
 
 ALL = "preduce(size=4,slowdown=0)"
 PLANS = (
@@ -84,8 +84,7 @@ def test_what_is_saved_and_evaluated_on_the_way_is_one_state_of_all(plan: str, t
 def test_a_preempted_run_saves_one_state_of_all_and_goes_on(tmp_path: Path) -> None:
     options = {"workdir": tmp_path / "run", "emulation": EmulationConfig(compute_secs=0.02)}
     trainer = tally_trainer("preduce", 200, **options)
-    trainer.add_hook(lambda metrics: trainer.preempt(), every=60)
-    stopped = trainer.fit()
+    stopped = fit_and_stop(trainer, 60)
     assert stopped.summary.exit == "preempted"
     assert 60 <= stopped.summary.units.applied < 200
     counts = -np.asarray(stopped.state.params["tally"])
