@@ -34,10 +34,10 @@ lint: $(STAMP) types
 types: $(STAMP)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-# Runs wait for disks, deadlines and each other: three at a time on two cores, but where a test measures times or rests on
-# speeds.
+# Tests wait for disks, deadlines and each other: four at a time on two cores, three that have many processes each, but one
+# where it measures times or rests on speeds.
 unit: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --ignore=tests/multiprocess
+	$(BIN)/python -m pytest --numprocesses=4 --dist=loadfile --ignore=tests/multiprocess
 	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile -m 'not soak and not integration and not alone' tests/multiprocess
 	$(BIN)/python -m pytest -m 'alone and not soak' tests/multiprocess
 
