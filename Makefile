@@ -24,9 +24,7 @@ $(STAMP): pyproject.toml setup.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(STAMP)
 
-# Tests wait more than they compute: what looks at the code runs beside them.
-test: $(STAMP)
-	$(MAKE) --no-print-directory --jobs=2 lint unit
+test: lint unit
 
 lint: $(STAMP) types
 	$(BIN)/ruff check .
