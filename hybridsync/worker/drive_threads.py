@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from functools import partial
+from traceback import clear_frames
 from typing import Any
 
 from hybridsync.core.errors import HybridSyncError
@@ -82,7 +83,16 @@ def drive(io: IO, carriers: Carriers, beside: Beside, now: Callable[[], float]) 
       HybridSyncError: the engine did not survive it.
       Exception: a request met it.
     """
+    try:
+        _drive(io, carriers, beside, now)
+    except HybridSyncError as error:
+        # Some frames refer to the error. In such a cycle they would keep what the phase works with, its links' memory
+        # above all, until Python looks for cycles, which takes several phases.
+        clear_frames(error.__traceback__)
+        raise
 
+
+def _drive(io: IO, carriers: Carriers, beside: Beside, now: Callable[[], float]) -> None:
     def begin(start: Start) -> ThreadTicket:
         request = start.request
         kind = type(request)

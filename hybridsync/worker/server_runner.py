@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
-from traceback import clear_frames
 from typing import Any
 
 import jax
@@ -61,9 +60,6 @@ class ServerRunner:
             self._phase_id, self._links = phase.id, links
         try:
             self._run(phase, links)
-        except HybridSyncError as error:
-            clear_frames(error.__traceback__)  # some refer to the error, and such a cycle would keep the links' memory
-            raise
         finally:
             with self._lock:  # their memory goes with the phase
                 self._links = ()

@@ -34,13 +34,15 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training.compiled_programs import Parameters
 from hybridsync.worker.context import WorkerContext
+from hybridsync.worker.drive_threads import drive
 from hybridsync.worker.group_runner import group_runner
 from hybridsync.worker.lockstep_runner import lockstep_runner
 from hybridsync.worker.replica import Replica
-from hybridsync.worker.requests import CallServer
+from hybridsync.worker.requests import IO, CallServer, Join
+from hybridsync.worker.requests import Start as StartRequest
 from hybridsync.worker.server_runner import ServerRunner, carriers_of
 from hybridsync.worker.stats import WorkerRecorder
-from tests.roles import Start, phase_of, tally_programs, tally_state
+from tests.roles import Start, phase_of, push_of, tally_programs, tally_state
 
 SECS = 20.0
 """Within which a blocked thread leaves; nothing else would end its wait for ten minutes."""
@@ -183,6 +185,33 @@ def test_a_link_goes_with_its_phase(spec: str, held: str) -> None:
         links.clear()
         del failure, close
         assert link() is None, gc.get_referrers(link())
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["done at once", "begun"])
+def test_what_carries_out_a_request_goes_with_the_error_that_ends_its_engine(begun: bool) -> None:
+    """In lock-step and in groups, too: there it has a communicator's memory."""
+
+    class Carrier:
+        def call(self, request: CallServer) -> None:
+            raise RoleLost("a member died")
+
+    def engine() -> IO:
+        request = CallServer("pull", push_of(phase_of(1, "asp", members=(0, 1)), 0, worker=0))
+        yield (Join((yield StartRequest(request))) if begun else request)
+
+    carrier, is_ended = Carrier(), False
+    left = weakref.ref(carrier)
+    gc.disable()
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            try:
+                drive(engine(), {CallServer: carrier.call}, {CallServer: threads}, SYSTEM_CLOCK.monotonic)
+            except RoleLost:
+                is_ended = True
+        del carrier
+        assert is_ended and left() is None, gc.get_referrers(left())
     finally:
         gc.enable()
 
