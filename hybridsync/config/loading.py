@@ -163,6 +163,12 @@ def explained(file: Path, error: Exception | SystemExit) -> ConfigError:
     """
     if isinstance(error, SyntaxError):
         return ConfigError(f"{error.filename or file}, line {error.lineno}: {error.msg}; correct the file")
+    # No fault of the file, whose first array begins JAX's backend.
+    if isinstance(error, RuntimeError) and str(error).startswith("Unable to initialize backend"):
+        return ConfigError(
+            f"JAX has no devices: {error} Name a platform that is there with JAX_PLATFORMS. Processes that share a GPU "
+            "have their part of its memory by XLA_PYTHON_CLIENT_MEM_FRACTION."
+        )
     folder = file.resolve().parent
     own = [
         frame

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,24 @@ def test_the_commands_say_it_in_one_line(file: Path, command: str) -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == f"error: {file.parent}/{RAISED[1][1]}"
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("runtime", ["inprocess", "processes"])
+def test_a_platform_that_is_not_there_is_no_fault_of_the_file(tmp_path: Path, runtime: str) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "hybridsync", "train", "--config=configs/digits_mlp.py"),
+            *(f"--workdir={tmp_path / 'run'}", f"--runtime={runtime}"),
+        ],
+        env={**os.environ, "JAX_PLATFORMS": "nosuch"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    told = done.stderr.splitlines()[-1]
+    assert told.startswith("error: JAX has no devices: Unable to initialize backend 'nosuch': ")
+    assert "Name a platform that is there with JAX_PLATFORMS." in told and "correct the file" not in told
 
 
 def test_a_trainer_takes_a_recipe_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

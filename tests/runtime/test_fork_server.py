@@ -15,7 +15,7 @@ import pytest
 from hybridsync.core.errors import WaitTimeout
 from hybridsync.runtime import fork_server_client as client_module
 from hybridsync.runtime.fork_server_client import ForkServerClient
-from hybridsync.runtime.role_process import RoleProcess
+from hybridsync.runtime.role_process import PLATFORMS, RoleProcess
 from tests.runtime.supervised import ROOT, WAIT_SECS, Begin, seed_of
 
 
@@ -69,7 +69,13 @@ import jax
 print(jax.config.jax_platforms)"""
 
 
-def test_only_workers_have_the_accelerator_though_jax_was_imported_before_the_fork(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("named", "of_a_worker"), [(None, "cpu"), ("cuda,cpu", "cuda,cpu")])
+def test_a_worker_alone_has_a_platform_that_was_named_though_jax_was_imported_before_the_fork(
+    named: str | None, of_a_worker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(PLATFORMS, raising=False)
+    if named is not None:
+        monkeypatch.setenv(PLATFORMS, named)
     told = {}
     with contextlib.closing(
         ForkServerClient([sys.executable, "-c", TELLS], tmp_path / "fork-server.log")
@@ -80,7 +86,7 @@ def test_only_workers_have_the_accelerator_though_jax_was_imported_before_the_fo
             assert process.wait_ended(WAIT_SECS)
             assert process.reap() == 0
             told[role] = log.read_text().splitlines()[-1]
-    assert told == {"server": "cpu", "worker": os.environ.get("JAX_PLATFORMS", "None")}
+    assert told == {"server": "cpu", "worker": of_a_worker}
 
 
 def test_a_fork_server_that_does_not_answer_in_time_is_replaced(tmp_path: Path, monkeypatch) -> None:
