@@ -314,7 +314,11 @@ def first_non_finite(tree: Any) -> str | None:
     >>> first_non_finite({"w": np.array([[0.0, 1.0], [np.nan, np.inf]]), "n": np.int32(3)})
     'leaf w, first index [1, 0]'
     """
-    for number, leaf in enumerate(jax.tree.leaves(tree)):
+    leaves = jax.tree.leaves(tree)
+    # To look at it here, all of it would have to be copied from there.
+    if leaves and _is_on_accelerator(leaves[0]) and _are_finite(leaves):
+        return None
+    for number, leaf in enumerate(leaves):
         flat = np.asarray(leaf).reshape(-1)
         # A sum of squares is finite only where every entry is; that it overflowed proves nothing.
         if flat.dtype in _SUMMED and math.isfinite(np.dot(flat, flat)):
@@ -327,6 +331,18 @@ def first_non_finite(tree: Any) -> str | None:
                 index = np.unravel_index(start + int(np.argmin(finite)), leaf.shape)
                 return f"leaf {printable(Layout.of(tree).leaves[number].path)}, first index {[int(i) for i in index]}"
     return None
+
+
+def _is_on_accelerator(leaf: Any) -> bool:
+    """Return whether an array lies in another memory than that of this process's processors."""
+    return isinstance(leaf, jax.Array) and all(device.platform != "cpu" for device in leaf.devices())
+
+
+@jax.jit
+def _are_finite(leaves: Sequence[jax.Array]) -> jax.Array:
+    """Return whether all floating-point entries are finite: bool[], computed where they lie."""
+    numbers = [leaf for leaf in leaves if jax.dtypes.issubdtype(leaf.dtype, np.inexact)]
+    return jax.numpy.array([jax.numpy.isfinite(leaf).all() for leaf in numbers], bool).all()
 
 
 def leaf_bytes(array: Any) -> np.ndarray:

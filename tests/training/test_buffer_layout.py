@@ -3,6 +3,7 @@ import weakref
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import optax
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from hybridsync.core.errors import SchemaMismatch, TaskError
+from hybridsync.training import buffer_layout
 from hybridsync.training.buffer_layout import (
     ALIGNMENT,
     BufferTrees,
@@ -199,6 +201,30 @@ def test_an_entry_that_is_not_finite_is_found_and_large_ones_are_not_taken_for_i
     spoiled[1, 4] = value
     assert first_non_finite({**tree, "w": spoiled}) == "leaf w, first index [1, 4]"
     assert first_non_finite({**tree, "w": np.where(np.isfinite(spoiled), 0, spoiled)}) is not None
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, jnp.bfloat16])
+def test_what_lies_on_an_accelerator_is_copied_from_there_only_where_an_entry_is_not_finite(dtype, monkeypatch):
+    class Away:
+        """An array on an accelerator, as far as this function sees."""
+
+        def __init__(self, array):
+            self.array, self.dtype, self.shape, self.is_copied = array, array.dtype, array.shape, False
+
+        def __array__(self, *_args, **_options):
+            self.is_copied = True
+            return np.asarray(self.array)
+
+    monkeypatch.setattr(buffer_layout, "_is_on_accelerator", lambda leaf: isinstance(leaf, Away))
+    are_finite = buffer_layout._are_finite
+    monkeypatch.setattr(buffer_layout, "_are_finite", lambda leaves: are_finite([leaf.array for leaf in leaves]))
+    large = np.full((3, 5), jnp.finfo(dtype).max, dtype)
+    tree = {"n": Away(jnp.arange(3)), "w": Away(jnp.asarray(large))}
+    assert first_non_finite(tree) is None and not tree["w"].is_copied
+    assert first_non_finite({"n": tree["n"]}) is None, "integers are finite"
+    spoiled = large.copy()
+    spoiled[1, 4] = np.nan
+    assert first_non_finite({"n": tree["n"], "w": Away(jnp.asarray(spoiled))}) == "leaf w, first index [1, 4]"
 
 
 def test_a_buffer_that_comes_again_has_the_tree_that_it_had():
