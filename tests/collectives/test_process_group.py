@@ -10,19 +10,23 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from hybridsync.collectives.mesh import coordination_service, jax_internals
 from hybridsync.collectives.mesh import process_group as process_group_module
+from hybridsync.collectives.mesh.coordination_service import Service, start_service
 from hybridsync.collectives.mesh.flat_sum import MeshSum
-from hybridsync.collectives.mesh.process_group import CollectiveBroken, ProcessGroup, Service, start_service
+from hybridsync.collectives.mesh.process_group import CollectiveBroken, ProcessGroup
 from hybridsync.collectives.mesh.sockets import listening
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
 
@@ -304,7 +308,7 @@ def test_a_dead_mesh_refuses_with_the_first_reason() -> None:
 
 def test_the_service_starts_without_jax_and_listens_on_one_address_only() -> None:
     program = (
-        "import sys; from hybridsync.collectives.mesh.process_group import start_service; "
+        "import sys; from hybridsync.collectives.mesh.coordination_service import start_service; "
         "from hybridsync.collectives.mesh.sockets import listening; service = start_service(2); "
         "assert 'jax' not in sys.modules; print(service.address, *listening()); "
         "service.stop(); service.stop()"
@@ -322,6 +326,19 @@ def test_the_service_starts_without_jax_and_listens_on_one_address_only() -> Non
     address, *rest = done.stdout.split()
     assert rest == ["('127.0.0.1',", f"{address.rpartition(':')[2]})"]
     assert done.stderr == ""
+
+
+def test_a_service_that_does_not_end_is_left_behind_and_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What jaxlib waits for has no limit, and a supervisor that waited with it would never end."""
+    over = threading.Event()
+    monkeypatch.setattr(coordination_service, "STOP_SECS", 0.05)
+    service = Service("127.0.0.1:7", SimpleNamespace(shutdown=lambda: over.wait(ANSWER_SECS)))
+    service.stop()
+    assert "the coordination service at 127.0.0.1:7 has not ended within 0.05 s" in caplog.text
+    service.stop()
+    over.set()
 
 
 def test_an_address_of_another_machine_is_refused() -> None:
@@ -347,9 +364,9 @@ def test_an_absent_service_is_an_error_not_an_abort() -> None:
 
 def test_a_jaxlib_without_what_is_needed_is_refused_by_name() -> None:
     with pytest.raises(HybridSyncError, match=r"jaxlib [\d.]+ does not offer jaxlib\._jax .*has no no_such_thing"):
-        process_group_module._private("jaxlib._jax", "get_distributed_runtime_service", "no_such_thing")
+        jax_internals.private("jaxlib._jax", "get_distributed_runtime_service", "no_such_thing")
     with pytest.raises(HybridSyncError, match=r"does not offer jaxlib\._gone"):
-        process_group_module._private("jaxlib._gone", "anything")
-    (make,) = process_group_module._private("jaxlib._jax", "get_distributed_runtime_service")
+        jax_internals.private("jaxlib._gone", "anything")
+    (make,) = jax_internals.private("jaxlib._jax", "get_distributed_runtime_service")
     with pytest.raises(HybridSyncError, match="does not offer the service"):
-        process_group_module._construct("the service", make, "127.0.0.1:0", 1, renamed=1)
+        jax_internals.construct("the service", make, "127.0.0.1:0", 1, renamed=1)

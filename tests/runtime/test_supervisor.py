@@ -20,7 +20,7 @@ def test_every_role_learns_its_place_and_a_completed_run_ends_with_0(begin: Begi
     assert pids["supervisor", 0] == run.process.pid
     assert specs["chief", 0]["chief"] == "" and specs["chief", 0]["platforms"] == "cpu"
     assert specs["server", 0]["chief"] == CHIEF and specs["server", 0]["platforms"] == "cpu"
-    assert specs["worker", 1]["chief"] == CHIEF and specs["worker", 1]["platforms"] is None
+    assert specs["worker", 1]["chief"] == CHIEF and specs["worker", 1]["platforms"] == "cpu"
     assert specs["worker", 1]["role_id"] == 1 and specs["worker", 1]["restart_count"] == 0
     assert {spec["num_workers"] for spec in specs.values()} == {2}
     assert len({spec["coordinator"] for spec in specs.values()}) == 1

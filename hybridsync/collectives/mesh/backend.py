@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from hybridsync.collectives.backend import NO_GROUP, Collectives, Communicator, CommunicatorPhase, Place, Service
 from hybridsync.collectives.device_choice import NUM_DEVICES
-from hybridsync.collectives.mesh.process_group import ProcessGroup, start_service, stay_apart
+from hybridsync.collectives.mesh.coordination_service import start_service
+from hybridsync.collectives.mesh.process_group import ProcessGroup, stay_apart
 from hybridsync.core.errors import HybridSyncError
 
 if TYPE_CHECKING:

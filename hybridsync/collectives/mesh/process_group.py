@@ -1,13 +1,11 @@
 """One `jax.distributed` process group for the whole run (CPU, gloo), which outlives the death of its members.
 
-The coordination service runs in the supervisor (`start_service`), which never imports jax. Workers join once
-(`ProcessGroup.join`) and stay until they end. The members of a phase form a mesh over some of the process group's
-devices, in an order (`ProcessGroup.mesh`): each worker computes on its first local device, and a mesh takes one device
-of each member, by its device choice. A mesh that lost a member is dead for good; the same members continue on another
-device choice.
+The coordination service runs in the supervisor. Workers join once (`ProcessGroup.join`) and stay until they end. The
+members of a phase form a mesh over some of the process group's devices, in an order (`ProcessGroup.mesh`): each worker
+computes on its first local device, and a mesh takes one device of each member, by its device choice. A mesh that lost a
+member is dead for good; the same members continue on another device choice.
 
-jax offers none of this in public. Every private name of jax and jaxlib that HybridSync uses is in this file, and each
-is looked up by `_private`, whose error names what an unsuited version lacks.
+jax offers none of this in public (see `hybridsync.collectives.mesh.jax_internals`).
 
 Importing this file loads neither jax nor jaxlib.
 """
@@ -15,9 +13,7 @@ Importing this file loads neither jax nor jaxlib.
 from __future__ import annotations
 
 import functools
-import importlib
 import math
-import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -25,18 +21,24 @@ from typing import TYPE_CHECKING, Any
 
 from hybridsync.collectives.device_choice import NUM_DEVICES, devices_of
 from hybridsync.collectives.mesh import gloo
+from hybridsync.collectives.mesh.coordination_service import HEARTBEAT_SECS
+from hybridsync.collectives.mesh.jax_internals import (
+    construct,
+    cpu_backend,
+    distributed_state,
+    has_backends,
+    make_client,
+    make_gloo_collectives,
+    unsuited,
+)
 from hybridsync.collectives.mesh.sockets import Endpoint, listening, shut_down_connected
-from hybridsync.core.addresses import at_port, socket_path
+from hybridsync.core.addresses import socket_path
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import ConfigError, HybridSyncError, WaitTimeout
 
 if TYPE_CHECKING:
     from hybridsync.collectives.mesh.flat_sum import MeshSum
 
-# The service is a meeting point here, not the failure detector (leases and supervisors are), and a short
-# timeout would abort a worker that was merely stopped for a while.
-_HEARTBEAT_SECS = 3600
-_SHUTDOWN_SECS = 5
 _CONNECT_EXTRA_SECS = 5  # connect() takes this much longer than its init_timeout
 _POLL_SECS = 0.1
 _TOPOLOGY_KEY = "cpu:global_topology/cpu"
@@ -45,69 +47,6 @@ _GLOO_KEY = "cpu:gloo"
 
 class CollectiveBroken(HybridSyncError):
     """A collective cannot complete: a member died or the phase was revoked. Its mesh is dead for good."""
-
-
-class Service:
-    """The process group's meeting point; its end aborts every worker that has joined. Made by `start_service`.
-
-    Attributes:
-      address: address at which workers join.
-    """
-
-    def __init__(self, address: str, runtime: Any) -> None:
-        self.address = address
-        self._runtime = runtime
-
-    def stop(self) -> None:
-        """Stop serving; nothing happens the second time."""
-        runtime, self._runtime = self._runtime, None
-        if runtime is not None:
-            runtime.shutdown()
-
-
-def start_service(num_workers: int, address: str = "127.0.0.1:0") -> Service:
-    """Start the coordination service of a process group with `num_workers` slots in this process, without jax.
-
-    The kernel chooses the port: the runtime dies of SIGSEGV when a given one is taken.
-
-    Args:
-      num_workers: slots; a restarted worker takes the slot it had.
-      address: `host:0`, or `unix:` and the path of a socket.
-
-    Raises:
-      HybridSyncError: the installed jaxlib is unsuited, or the host is not an address of this machine.
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when jaxlib is loaded
-    (make,) = _private("jaxlib._jax", "get_distributed_runtime_service")
-    at_a_socket = socket_path(address) is not None
-    if not at_a_socket:
-        _check_host(address)
-    before = listening()
-    runtime = _construct(
-        "the coordination service",
-        make,
-        address,
-        num_workers,
-        heartbeat_timeout=_HEARTBEAT_SECS,
-        shutdown_timeout=_SHUTDOWN_SECS,
-        recoverable=True,
-    )
-    if at_a_socket:
-        return Service(address, runtime)
-    opened = listening() - before
-    if len(opened) != 1:
-        raise _unsuited("the coordination service", f"it opened {sorted(opened)}, not one port")
-    host, port = opened.pop()
-    return Service(at_port(host, port), runtime)
-
-
-def _check_host(address: str) -> None:
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        socket.create_server((host, 0), family=family).close()
-    except OSError as error:
-        raise HybridSyncError(f"cannot listen on {host}: {error.strerror}; name an address of this machine") from error
 
 
 class ProcessGroup:
@@ -177,9 +116,8 @@ class ProcessGroup:
         deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
         slots = slots or tuple(range(num_workers))
         place = slots.index(process_index)
-        (state,) = _private("jax._src.distributed", "global_state")
-        register, make_cpu = _private("jax._src.xla_bridge", "register_backend_factory", "make_cpu_client")
-        (make_collectives,) = _private("jaxlib._jax", "make_gloo_tcp_collectives")
+        state, (register, make_cpu) = distributed_state(), cpu_backend()
+        make_collectives = make_gloo_collectives()
         _have_devices(process_index, num_devices)
         jax.config.update("jax_enable_recoverability", True)
         client = _connect(address, process_index, place, slots, timeout_secs)
@@ -190,10 +128,10 @@ class ProcessGroup:
         _publish(client, f"hybridsync/joined/{process_index}", host)
         _collect(client, "hybridsync/joined", slots, deadline, f"worker {process_index}, joining the process group,")
         before = listening()
-        made = _construct("the gloo collectives", make_collectives, distributed_client=client, hostname=host)
+        made = construct("the gloo collectives", make_collectives, distributed_client=client, hostname=host)
         opened = listening() - before
         if len(opened) != 1:
-            raise _unsuited("the gloo collectives", f"they opened {sorted(opened)}, not one port")
+            raise unsuited("the gloo collectives", f"they opened {sorted(opened)}, not one port")
         # The same factory with our collectives: jax's own would listen where the machine's name points to.
         register("cpu", functools.partial(make_cpu, made), priority=0, fail_quietly=False)
         _check_platform(process_index)
@@ -287,7 +225,7 @@ class ProcessGroup:
 
     def leave(self) -> None:
         """Take leave of the service; no other worker is waited for. A normal exit does the same."""
-        (state,) = _private("jax._src.distributed", "global_state")
+        state = distributed_state()
         state.shutdown()
 
     def _arrive(
@@ -309,7 +247,7 @@ class ProcessGroup:
 
 def _connect(address: str, process_index: int, place: int, slots: Sequence[int], timeout_secs: float) -> Any:
     """Connect to the service; returns when every slot has connected once."""
-    (make,) = _private("jaxlib._jax", "get_distributed_runtime_client")
+    make = make_client()
     try:
         _reach(address, timeout_secs)
     except OSError as error:
@@ -317,14 +255,14 @@ def _connect(address: str, process_index: int, place: int, slots: Sequence[int],
             f"worker {process_index} finds no coordination service at {address} within {timeout_secs:g} s "
             f"({error}): is the supervisor alive?"
         ) from error
-    client = _construct(
+    client = construct(
         "the coordination client",
         make,
         address,
         place,
         init_timeout=max(1, math.ceil(timeout_secs) - _CONNECT_EXTRA_SECS),
         use_compression=True,
-        heartbeat_timeout=_HEARTBEAT_SECS,
+        heartbeat_timeout=HEARTBEAT_SECS,
         missed_heartbeat_callback=lambda status: None,  # without one, a failed connect() ends the process
     )
     try:
@@ -385,38 +323,6 @@ def _collect(
     return found
 
 
-def _private(module: str, *names: str) -> tuple[Any, ...]:
-    """Look up private names of jax or jaxlib.
-
-    Raises:
-      HybridSyncError: the installed version lacks one of them.
-    """
-    try:
-        found = importlib.import_module(module)
-    except ImportError as error:
-        raise _unsuited(module, str(error)) from error
-    missing = [name for name in names if not hasattr(found, name)]
-    if missing:
-        raise _unsuited(module, f"it has no {', '.join(missing)}")
-    return tuple(getattr(found, name) for name in names)
-
-
-def _construct(what: str, make: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call a private constructor, so that a changed signature is told like a missing name."""
-    try:
-        return make(*args, **options)
-    except TypeError as error:
-        raise _unsuited(what, str(error).splitlines()[0]) from error
-
-
-def _unsuited(what: str, reason: str) -> HybridSyncError:
-    version = importlib.import_module("jaxlib.version").__version__
-    return HybridSyncError(
-        f"jaxlib {version} does not offer {what} as the process runtime needs it ({reason}); HybridSync is "
-        "tested with jax 0.10.2 and 0.12.0: install one of these, or run with --runtime=inprocess"
-    )
-
-
 def stay_apart(process_index: int, num_devices: int) -> None:
     """Take the devices that a member of a process group has, and join none: the same programs give the same bits.
 
@@ -430,7 +336,6 @@ def stay_apart(process_index: int, num_devices: int) -> None:
 def _have_devices(process_index: int, num_devices: int) -> None:
     import jax
 
-    (has_backends,) = _private("jax._src.xla_bridge", "backends_are_initialized")
     if has_backends():
         raise HybridSyncError(
             f"worker {process_index} must join its process group before any other JAX call, but JAX has its "

@@ -1,0 +1,86 @@
+"""What jax and jaxlib do not offer in public: every private name of theirs that HybridSync uses.
+
+Each is looked up when it is needed, and the error names what an unsuited version lacks. Importing this file loads
+neither of the two.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from hybridsync.core.errors import HybridSyncError
+
+
+def make_service() -> Callable[..., Any]:
+    """Return what makes a coordination service: (address, number of slots, options)."""
+    (make,) = private("jaxlib._jax", "get_distributed_runtime_service")
+    return make
+
+
+def make_client() -> Callable[..., Any]:
+    """Return what makes a client of a coordination service: (address, slot, options)."""
+    (make,) = private("jaxlib._jax", "get_distributed_runtime_client")
+    return make
+
+
+def make_gloo_collectives() -> Callable[..., Any]:
+    """Return what makes gloo's collectives: (client, host name or address to listen on)."""
+    (make,) = private("jaxlib._jax", "make_gloo_tcp_collectives")
+    return make
+
+
+def cpu_backend() -> tuple[Callable[..., None], Callable[..., Any]]:
+    """Return what registers a backend's factory, and jax's own factory of the CPU backend."""
+    register, make_cpu = private("jax._src.xla_bridge", "register_backend_factory", "make_cpu_client")
+    return register, make_cpu
+
+
+def distributed_state() -> Any:
+    """Return the process's place among others, as jax sees it."""
+    (state,) = private("jax._src.distributed", "global_state")
+    return state
+
+
+def has_backends() -> bool:
+    """Return whether jax has its devices already."""
+    (are_initialized,) = private("jax._src.xla_bridge", "backends_are_initialized")
+    return bool(are_initialized())
+
+
+def private(module: str, *names: str) -> tuple[Any, ...]:
+    """Look up private names of jax or jaxlib.
+
+    Raises:
+      HybridSyncError: the installed version lacks one of them.
+    """
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        raise unsuited(module, str(error)) from error
+    missing = [name for name in names if not hasattr(found, name)]
+    if missing:
+        raise unsuited(module, f"it has no {', '.join(missing)}")
+    return tuple(getattr(found, name) for name in names)
+
+
+def construct(what: str, make: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a private constructor, so that a changed signature is told like a missing name.
+
+    Raises:
+      HybridSyncError: it does not take these arguments.
+    """
+    try:
+        return make(*args, **options)
+    except TypeError as error:
+        raise unsuited(what, str(error).splitlines()[0]) from error
+
+
+def unsuited(what: str, reason: str) -> HybridSyncError:
+    """Return the error that an installed version does not have what is needed."""
+    version = importlib.import_module("jaxlib.version").__version__
+    return HybridSyncError(
+        f"jaxlib {version} does not offer {what} as the process runtime needs it ({reason}); HybridSync is "
+        "tested with jax 0.10.2 and 0.12.0: install one of these, or run with --runtime=inprocess"
+    )
