@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 NO_GROUP = "none"
 """In place of a service's address where none is served: the run's plan has no sums among workers."""
+STOP_SECS = 20.0
+"""How long the end of a service is waited for. jaxlib gives calls in progress 5 s, and then waits without a limit."""
 
 
 class Communicator(Protocol):
@@ -128,8 +130,11 @@ class Service(Protocol):
         """Address that a worker joins."""
         ...
 
-    def stop(self) -> None:
-        """Stop serving; nothing happens the second time."""
+    def stop(self, wait_secs: float = STOP_SECS) -> bool:
+        """Stop serving, and wait up to `wait_secs` for the end; a second call only waits.
+
+        Returns whether it has ended.
+        """
         ...
 
 

@@ -3,6 +3,7 @@
 import difflib
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import traceback
 import zlib
@@ -163,11 +164,10 @@ def explained(file: Path, error: Exception | SystemExit) -> ConfigError:
     """
     if isinstance(error, SyntaxError):
         return ConfigError(f"{error.filename or file}, line {error.lineno}: {error.msg}; correct the file")
-    # No fault of the file, whose first array begins JAX's backend.
-    if isinstance(error, RuntimeError) and str(error).startswith("Unable to initialize backend"):
+    if isinstance(error, RuntimeError | AssertionError) and (why := _without_devices()):
         return ConfigError(
-            f"JAX has no devices: {error} Name a platform that is there with JAX_PLATFORMS. Processes that share a GPU "
-            "have their part of its memory by XLA_PYTHON_CLIENT_MEM_FRACTION."
+            f"JAX has no devices: {why}. Name a platform that is there with JAX_PLATFORMS. Where processes share a "
+            "GPU, set XLA_PYTHON_CLIENT_MEM_FRACTION to each one's part of its memory."
         )
     folder = file.resolve().parent
     own = [
@@ -179,6 +179,22 @@ def explained(file: Path, error: Exception | SystemExit) -> ConfigError:
     if isinstance(error, ConfigError):
         return type(error)(f"{where}: {error}")
     return ConfigError(f"{where}: {type(error).__name__}: {error}; correct the file")
+
+
+def _without_devices() -> str:
+    """Return why JAX has no devices, if the file has imported it; "" where it has some.
+
+    The file's first array starts JAX's backend, and would be blamed for one that is not there.
+    """
+    jax = sys.modules.get("jax")
+    if jax is None:
+        return ""
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # the second, without a text, where no GPU is to be seen
+        advice = " (set JAX_PLATFORMS"  # to leave the choice to JAX
+        return str(error).partition(advice)[0].rstrip(".") or f"{os.environ.get('JAX_PLATFORMS')} is not there"
+    return ""
 
 
 def _is_own(path: Path, folder: Path) -> bool:

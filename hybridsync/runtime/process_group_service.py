@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hybridsync.collectives.backend import NO_GROUP, Service
+from absl import logging
+
+from hybridsync.collectives.backend import NO_GROUP, STOP_SECS, Service
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.runtime.role_addresses import RoleAddresses
 from hybridsync.runtime.wiring.collectives import collectives_of
@@ -82,14 +84,20 @@ class ProcessGroupService:
         self.was_complete = self.was_complete or self.is_complete
 
     def stop_former(self) -> None:
-        """Stop former groups that have lingered for long enough."""
-        while self._former and self._former[0][0] <= SYSTEM_CLOCK.monotonic():
-            self._former.pop(0)[1].stop()
+        """Stop former groups that have lingered for long enough. Nobody waits for their ends."""
+        now = SYSTEM_CLOCK.monotonic()
+        self._former = [
+            (until, service) for until, service in self._former if until > now or not service.stop(wait_secs=0.0)
+        ]
 
     def stop(self) -> None:
-        """Stop serving; every role has ended."""
-        for _, service in self._former:
-            service.stop()
-        for service in (self._service, *self._alone.values()):
-            if service is not None:
-                service.stop()
+        """Stop serving; every role has ended. What does not end in time is left behind, and named in the log."""
+        served = [service for _, service in self._former] + [*self._alone.values()]
+        if self._service is not None:
+            served.append(self._service)
+        for service in served:
+            service.stop(wait_secs=0.0)
+        until = SYSTEM_CLOCK.monotonic() + STOP_SECS
+        late = [each.address for each in served if not each.stop(max(0.0, until - SYSTEM_CLOCK.monotonic()))]
+        if late:
+            logging.warning("what workers joined at %s has not ended within %g s", ", ".join(late), STOP_SECS)

@@ -17,9 +17,6 @@ from hybridsync.runtime import role_pipe
 from hybridsync.runtime.fork_server_client import ForkServerClient, log_tail, open_at_end
 from hybridsync.runtime.host_resources import xla_threads
 
-PLATFORMS = "JAX_PLATFORMS"
-"""Names the platforms that JAX looks for, in an environment."""
-
 
 class RoleProcess:
     """Starts a role and keeps hold of its process.
@@ -80,10 +77,8 @@ class RoleProcess:
         os.set_blocking(self.report_fd, False)
         spec_end, self._spec_fd = os.pipe()
         environment = {role_pipe.ROLE: role, role_pipe.ROLE_ID: str(role_id), **xla_threads(num_threads)}
-        # Worker processes compute on CPU devices. Left to itself, JAX would take a GPU where it finds one: the first
-        # worker most of its memory, and the second would find none. Who names a platform has it.
-        if role != "worker" or PLATFORMS not in os.environ:
-            environment[PLATFORMS] = "cpu"
+        if role != "worker":
+            environment["JAX_PLATFORMS"] = "cpu"
         try:
             with open_log(log_path) as log:
                 with contextlib.suppress(OSError):  # a full disk ends no run

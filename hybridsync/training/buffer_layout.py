@@ -315,8 +315,8 @@ def first_non_finite(tree: Any) -> str | None:
     'leaf w, first index [1, 0]'
     """
     leaves = jax.tree.leaves(tree)
-    # To look at it here, all of it would have to be copied from there.
-    if leaves and _is_on_accelerator(leaves[0]) and _are_finite(leaves):
+    # To look at them here, all of them would have to be copied from there.
+    if _are_on_accelerator(leaves) and _are_finite(leaves):
         return None
     for number, leaf in enumerate(leaves):
         flat = np.asarray(leaf).reshape(-1)
@@ -333,9 +333,12 @@ def first_non_finite(tree: Any) -> str | None:
     return None
 
 
-def _is_on_accelerator(leaf: Any) -> bool:
-    """Return whether an array lies in another memory than that of this process's processors."""
-    return isinstance(leaf, jax.Array) and all(device.platform != "cpu" for device in leaf.devices())
+def _are_on_accelerator(leaves: Sequence[Any]) -> bool:
+    """Return whether arrays lie on the same devices, and in another memory than that of this process's processors."""
+    first = leaves[0] if leaves else None
+    if not isinstance(first, jax.Array) or any(device.platform == "cpu" for device in first.devices()):
+        return False
+    return all(isinstance(leaf, jax.Array) and leaf.devices() == first.devices() for leaf in leaves)
 
 
 @jax.jit

@@ -10,24 +10,20 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from hybridsync.collectives.mesh import coordination_service, jax_internals
 from hybridsync.collectives.mesh import process_group as process_group_module
 from hybridsync.collectives.mesh.coordination_service import Service, start_service
 from hybridsync.collectives.mesh.flat_sum import MeshSum
 from hybridsync.collectives.mesh.process_group import CollectiveBroken, ProcessGroup
-from hybridsync.collectives.mesh.sockets import listening
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
 
 MEMBER = Path(__file__).with_name("process_group_member.py")
@@ -306,48 +302,6 @@ def test_a_dead_mesh_refuses_with_the_first_reason() -> None:
         mean(np.ones(4, np.float32), np.empty(0, np.int32))
 
 
-def test_the_service_starts_without_jax_and_listens_on_one_address_only() -> None:
-    program = (
-        "import sys; from hybridsync.collectives.mesh.coordination_service import start_service; "
-        "from hybridsync.collectives.mesh.sockets import listening; service = start_service(2); "
-        "assert 'jax' not in sys.modules; print(service.address, *listening()); "
-        "service.stop(); service.stop()"
-    )
-    quiet = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}  # jax sets it
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=quiet,
-        capture_output=True,
-        text=True,
-        timeout=ANSWER_SECS,
-        check=True,
-    )
-    address, *rest = done.stdout.split()
-    assert rest == ["('127.0.0.1',", f"{address.rpartition(':')[2]})"]
-    assert done.stderr == ""
-
-
-def test_a_service_that_does_not_end_is_left_behind_and_named(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What jaxlib waits for has no limit, and a supervisor that waited with it would never end."""
-    over = threading.Event()
-    monkeypatch.setattr(coordination_service, "STOP_SECS", 0.05)
-    service = Service("127.0.0.1:7", SimpleNamespace(shutdown=lambda: over.wait(ANSWER_SECS)))
-    service.stop()
-    assert "the coordination service at 127.0.0.1:7 has not ended within 0.05 s" in caplog.text
-    service.stop()
-    over.set()
-
-
-def test_an_address_of_another_machine_is_refused() -> None:
-    before = listening()
-    with pytest.raises(HybridSyncError, match=r"cannot listen on 203\.0\.113\.1"):
-        start_service(2, "203.0.113.1:0")
-    assert listening() == before
-
-
 def test_joining_after_the_first_jax_call_is_refused() -> None:
     jax.devices()
     with pytest.raises(HybridSyncError, match="before any other JAX call"):
@@ -360,13 +314,3 @@ def test_an_absent_service_is_an_error_not_an_abort() -> None:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
     with pytest.raises(WaitTimeout, match=f"worker 3 finds no coordination service at {address}"):
         process_group_module._connect(address, 3, 3, range(4), 1.0)
-
-
-def test_a_jaxlib_without_what_is_needed_is_refused_by_name() -> None:
-    with pytest.raises(HybridSyncError, match=r"jaxlib [\d.]+ does not offer jaxlib\._jax .*has no no_such_thing"):
-        jax_internals.private("jaxlib._jax", "get_distributed_runtime_service", "no_such_thing")
-    with pytest.raises(HybridSyncError, match=r"does not offer jaxlib\._gone"):
-        jax_internals.private("jaxlib._gone", "anything")
-    (make,) = jax_internals.private("jaxlib._jax", "get_distributed_runtime_service")
-    with pytest.raises(HybridSyncError, match="does not offer the service"):
-        jax_internals.construct("the service", make, "127.0.0.1:0", 1, renamed=1)

@@ -83,22 +83,32 @@ def test_the_commands_say_it_in_one_line(file: Path, command: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("runtime", ["inprocess", "processes"])
-def test_a_platform_that_is_not_there_is_no_fault_of_the_file(tmp_path: Path, runtime: str) -> None:
+@pytest.mark.parametrize(
+    ("platform", "runtime", "why"),
+    [
+        ("nosuch", "inprocess", "Unable to initialize backend 'nosuch': "),
+        ("nosuch", "processes", "Unable to initialize backend 'nosuch': "),
+        ("cuda", "inprocess", ""),  # whose text is not the same where no GPU is and where it is hidden
+    ],
+)
+def test_a_platform_that_is_not_there_is_no_fault_of_the_file(
+    tmp_path: Path, platform: str, runtime: str, why: str
+) -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "hybridsync", "train", "--config=configs/digits_mlp.py"),
             *(f"--workdir={tmp_path / 'run'}", f"--runtime={runtime}"),
         ],
-        env={**os.environ, "JAX_PLATFORMS": "nosuch"},
+        env={**os.environ, "JAX_PLATFORMS": platform, "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 1
     told = done.stderr.splitlines()[-1]
-    assert told.startswith("error: JAX has no devices: Unable to initialize backend 'nosuch': ")
-    assert "Name a platform that is there with JAX_PLATFORMS." in told and "correct the file" not in told
+    assert told.startswith(f"error: JAX has no devices: {why}")
+    assert "Name a platform that is there with JAX_PLATFORMS." in told
+    assert "correct the file" not in told and "JAX_PLATFORMS=''" not in told
 
 
 def test_a_trainer_takes_a_recipe_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

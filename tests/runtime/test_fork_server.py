@@ -15,7 +15,7 @@ import pytest
 from hybridsync.core.errors import WaitTimeout
 from hybridsync.runtime import fork_server_client as client_module
 from hybridsync.runtime.fork_server_client import ForkServerClient
-from hybridsync.runtime.role_process import PLATFORMS, RoleProcess
+from hybridsync.runtime.role_process import RoleProcess
 from tests.runtime.supervised import ROOT, WAIT_SECS, Begin, seed_of
 
 
@@ -69,13 +69,13 @@ import jax
 print(jax.config.jax_platforms)"""
 
 
-@pytest.mark.parametrize(("named", "of_a_worker"), [(None, "cpu"), ("cuda,cpu", "cuda,cpu")])
+@pytest.mark.parametrize(("named", "of_a_worker"), [(None, "cpu"), ("", "cpu"), ("cuda,cpu", "cuda,cpu")])
 def test_a_worker_alone_has_a_platform_that_was_named_though_jax_was_imported_before_the_fork(
     named: str | None, of_a_worker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(PLATFORMS, raising=False)
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     if named is not None:
-        monkeypatch.setenv(PLATFORMS, named)
+        monkeypatch.setenv("JAX_PLATFORMS", named)
     told = {}
     with contextlib.closing(
         ForkServerClient([sys.executable, "-c", TELLS], tmp_path / "fork-server.log")

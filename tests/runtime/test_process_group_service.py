@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from contextlib import closing
 
+import pytest
+
 from hybridsync.collectives.backend import NO_GROUP
 from hybridsync.collectives.mesh.sockets import listening
+from hybridsync.runtime import process_group_service
 from hybridsync.runtime.process_group_service import ProcessGroupService
 from hybridsync.runtime.role_addresses import RoleAddresses
 from hybridsync.runtime.wiring.collectives import HOST
@@ -26,3 +29,32 @@ def test_nothing_listens_before_workers_are_to_sum() -> None:
             assert group.place_of(1) == (f"{host}:{port}", (0, 1)) and not group.is_complete
         finally:
             group.stop()
+
+
+class Served:
+    """A service whose end begins when it is told to stop, and comes when the test says so."""
+
+    def __init__(self, address: str, *, ends: bool) -> None:
+        self.address, self.ends, self.num_stops = address, ends, 0
+
+    def stop(self, wait_secs: float) -> bool:
+        self.num_stops += 1
+        return self.ends
+
+
+def test_nobody_waits_for_the_end_of_a_former_group_and_at_last_who_has_not_ended_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = [Served("a:1", ends=False), Served("b:2", ends=True), Served("c:3", ends=True)]
+    coming = iter(served)
+    monkeypatch.setattr(ProcessGroupService, "_serve", lambda self, slots: next(coming))
+    monkeypatch.setattr(process_group_service, "LINGER_SECS", 0.0)
+    with closing(RoleAddresses("127.0.0.1", num_hosts=1)) as addresses:
+        group = ProcessGroupService(HOST, addresses)
+        for slots in ((0,), (0, 1), (0, 1, 2)):
+            group.serve(slots)
+            group.stop_former()
+        assert [each.num_stops for each in served] == [2, 1, 0], "the second was over at once, the third is present"
+        group.stop()
+    assert [each.num_stops for each in served] == [4, 1, 2]
+    assert "what workers joined at a:1 has not ended within" in caplog.text

@@ -203,28 +203,60 @@ def test_an_entry_that_is_not_finite_is_found_and_large_ones_are_not_taken_for_i
     assert first_non_finite({**tree, "w": np.where(np.isfinite(spoiled), 0, spoiled)}) is not None
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, jnp.bfloat16])
-def test_what_lies_on_an_accelerator_is_copied_from_there_only_where_an_entry_is_not_finite(dtype, monkeypatch):
-    class Away:
-        """An array on an accelerator, as far as this function sees."""
+class Away:
+    """An array on an accelerator, as far as `first_non_finite` sees."""
 
-        def __init__(self, array):
-            self.array, self.dtype, self.shape, self.is_copied = array, array.dtype, array.shape, False
+    def __init__(self, array, device="gpu 0"):
+        self.array, self.dtype, self.shape, self.is_copied = array, array.dtype, array.shape, False
+        self._devices = {Device(device, device.split()[0])}
 
-        def __array__(self, *_args, **_options):
-            self.is_copied = True
-            return np.asarray(self.array)
+    def devices(self):
+        return self._devices
 
-    monkeypatch.setattr(buffer_layout, "_is_on_accelerator", lambda leaf: isinstance(leaf, Away))
+    def __array__(self, *_args, **_options):
+        self.is_copied = True
+        return np.asarray(self.array)
+
+
+class Device(NamedTuple):
+    name: str
+    platform: str
+
+
+@pytest.fixture
+def away(monkeypatch):
     are_finite = buffer_layout._are_finite
     monkeypatch.setattr(buffer_layout, "_are_finite", lambda leaves: are_finite([leaf.array for leaf in leaves]))
+    monkeypatch.setattr(jax, "Array", Away)
+    return Away
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, jnp.bfloat16])
+def test_what_lies_on_an_accelerator_is_copied_from_there_only_where_an_entry_is_not_finite(dtype, away):
     large = np.full((3, 5), jnp.finfo(dtype).max, dtype)
-    tree = {"n": Away(jnp.arange(3)), "w": Away(jnp.asarray(large))}
+    tree = {"n": away(jnp.arange(3)), "w": away(jnp.asarray(large))}
     assert first_non_finite(tree) is None and not tree["w"].is_copied
     assert first_non_finite({"n": tree["n"]}) is None, "integers are finite"
     spoiled = large.copy()
     spoiled[1, 4] = np.nan
-    assert first_non_finite({"n": tree["n"], "w": Away(jnp.asarray(spoiled))}) == "leaf w, first index [1, 4]"
+    tree["w"] = away(jnp.asarray(spoiled))
+    assert first_non_finite(tree) == "leaf w, first index [1, 4]" and tree["w"].is_copied
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda ones: ones,
+        lambda ones: Away(jnp.asarray(ones), "cpu 0"),
+        lambda ones: Away(jnp.asarray(ones), "gpu 1"),
+    ],
+    ids=["NumPy", "a CPU device", "another GPU"],
+)
+def test_what_lies_elsewhere_too_is_looked_at_here(other, away):
+    for first in (True, False):
+        leaves = [other(np.ones(3, np.float32)), away(jnp.ones(3))]
+        assert first_non_finite(leaves if first else leaves[::-1]) is None and leaves[1].is_copied
+    assert first_non_finite([]) is None and first_non_finite([np.float32(np.inf)]) is not None
 
 
 def test_a_buffer_that_comes_again_has_the_tree_that_it_had():

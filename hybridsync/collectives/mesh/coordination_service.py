@@ -1,6 +1,6 @@
-"""The coordination service of a process group, in the supervisor, which never imports jax.
+"""Serves the meeting point of a process group, in the process that starts the workers.
 
-Importing this file loads neither jax nor jaxlib.
+Importing this file loads neither jax nor jaxlib: a supervisor never imports jax.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from concurrent.futures import Future, wait
 from typing import Any
 
-from absl import logging
-
+from hybridsync.collectives.backend import STOP_SECS
 from hybridsync.collectives.mesh.jax_internals import construct, make_service, unsuited
 from hybridsync.collectives.mesh.sockets import listening
 from hybridsync.core.addresses import at_port, socket_path
@@ -21,8 +21,6 @@ from hybridsync.core.errors import HybridSyncError
 # timeout would abort a worker that was merely stopped for a while.
 HEARTBEAT_SECS = 3600
 _SHUTDOWN_SECS = 5
-STOP_SECS = 20.0
-"""How long its end is waited for. jaxlib gives calls in progress 5 s, and what comes then has no limit."""
 
 
 class Service:
@@ -38,24 +36,38 @@ class Service:
 
     def __init__(self, address: str, runtime: Any) -> None:
         self.address = address
-        self._runtime = runtime
+        self._runtime: Any = runtime
+        self._end: Future[None] | None = None
 
-    def stop(self) -> None:
-        """Stop serving; nothing happens the second time. A service that does not end in time is left behind."""
+    def stop(self, wait_secs: float = STOP_SECS) -> bool:
+        """Stop serving, and wait up to `wait_secs` for the end (see `Service` of `hybridsync.collectives.backend`).
+
+        jaxlib waits for calls in progress, at last without a limit, so a thread of its own does.
+        """
+        if self._end is None:
+            self._end = Future()
+            threading.Thread(
+                target=self._shut_down, args=(self._end,), name="coordination service", daemon=True
+            ).start()
+        if not wait([self._end], wait_secs).done:
+            return False
+        self._end.result()
+        return True
+
+    def _shut_down(self, end: Future[None]) -> None:
         runtime, self._runtime = self._runtime, None
-        if runtime is None:
-            return
-        stopping = threading.Thread(target=runtime.shutdown, name="coordination service", daemon=True)
-        stopping.start()
-        stopping.join(STOP_SECS)
-        if stopping.is_alive():
-            logging.warning("the coordination service at %s has not ended within %g s", self.address, STOP_SECS)
+        try:
+            runtime.shutdown()
+        except BaseException as error:  # noqa: BLE001 whoever waits for the end raises it
+            end.set_exception(error)
+        else:
+            end.set_result(None)
 
 
 def start_service(num_workers: int, address: str = "127.0.0.1:0") -> Service:
     """Start the coordination service of a process group with `num_workers` slots in this process, without jax.
 
-    The kernel chooses the port: the runtime dies of SIGSEGV when a given one is taken.
+    The kernel chooses the port: the runtime dies of SIGSEGV when a given one is taken. Returns the service, which serves.
 
     Args:
       num_workers: slots; a restarted worker takes the slot it had.

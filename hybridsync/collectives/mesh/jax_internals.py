@@ -1,7 +1,7 @@
-"""What jax and jaxlib do not offer in public: every private name of theirs that HybridSync uses.
+"""Looks up every private name of jax and jaxlib that HybridSync uses, because they offer none of this in public.
 
-Each is looked up when it is needed, and the error names what an unsuited version lacks. Importing this file loads
-neither of the two.
+Each is looked up when it is needed. Every function raises HybridSyncError where the installed version lacks a name, and
+the error says which. Importing this file loads neither of the two.
 """
 
 from __future__ import annotations
@@ -14,43 +14,71 @@ from hybridsync.core.errors import HybridSyncError
 
 
 def make_service() -> Callable[..., Any]:
-    """Return what makes a coordination service: (address, number of slots, options)."""
+    """Return what makes a coordination service: (address, number of slots, options).
+
+    Raises:
+      HybridSyncError: the installed version lacks it.
+    """
     (make,) = private("jaxlib._jax", "get_distributed_runtime_service")
     return make
 
 
 def make_client() -> Callable[..., Any]:
-    """Return what makes a client of a coordination service: (address, slot, options)."""
+    """Return what makes a client of a coordination service: (address, slot, options).
+
+    Raises:
+      HybridSyncError: the installed version lacks it.
+    """
     (make,) = private("jaxlib._jax", "get_distributed_runtime_client")
     return make
 
 
 def make_gloo_collectives() -> Callable[..., Any]:
-    """Return what makes gloo's collectives: (client, host name or address to listen on)."""
+    """Return what makes gloo's collectives: (client, host name or address to listen on).
+
+    Raises:
+      HybridSyncError: the installed version lacks it.
+    """
     (make,) = private("jaxlib._jax", "make_gloo_tcp_collectives")
     return make
 
 
 def cpu_backend() -> tuple[Callable[..., None], Callable[..., Any]]:
-    """Return what registers a backend's factory, and jax's own factory of the CPU backend."""
+    """Return what registers a backend's factory, and jax's own factory of the CPU backend.
+
+    Raises:
+      HybridSyncError: the installed version lacks it.
+    """
     register, make_cpu = private("jax._src.xla_bridge", "register_backend_factory", "make_cpu_client")
     return register, make_cpu
 
 
 def distributed_state() -> Any:
-    """Return the process's place among others, as jax sees it."""
+    """Return the process's place among others, as jax sees it.
+
+    Raises:
+      HybridSyncError: the installed version lacks it.
+    """
     (state,) = private("jax._src.distributed", "global_state")
     return state
 
 
 def has_backends() -> bool:
-    """Return whether jax has its devices already."""
+    """Return whether jax has its devices already.
+
+    Raises:
+      HybridSyncError: the installed version lacks it.
+    """
     (are_initialized,) = private("jax._src.xla_bridge", "backends_are_initialized")
     return bool(are_initialized())
 
 
 def private(module: str, *names: str) -> tuple[Any, ...]:
-    """Look up private names of jax or jaxlib.
+    """Return what private names of jax or jaxlib stand for.
+
+    Args:
+      module: name of the module that has them.
+      names: the names.
 
     Raises:
       HybridSyncError: the installed version lacks one of them.
@@ -66,7 +94,12 @@ def private(module: str, *names: str) -> tuple[Any, ...]:
 
 
 def construct(what: str, make: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call a private constructor, so that a changed signature is told like a missing name.
+    """Return what a private constructor makes; a changed signature is told like a missing name.
+
+    Args:
+      what: what is made, for the error.
+      make: the constructor.
+      args, options: its arguments.
 
     Raises:
       HybridSyncError: it does not take these arguments.
@@ -78,7 +111,12 @@ def construct(what: str, make: Callable[..., Any], *args: Any, **options: Any) -
 
 
 def unsuited(what: str, reason: str) -> HybridSyncError:
-    """Return the error that an installed version does not have what is needed."""
+    """Return the error that an installed version does not have what is needed.
+
+    Args:
+      what: what is needed.
+      reason: how it is told that it is not there.
+    """
     version = importlib.import_module("jaxlib.version").__version__
     return HybridSyncError(
         f"jaxlib {version} does not offer {what} as the process runtime needs it ({reason}); HybridSync is "

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from absl import logging
 
+from hybridsync.collectives.backend import STOP_SECS
 from hybridsync.collectives.shared_memory import doorbells, slab
 from hybridsync.collectives.shared_memory.doorbells import MOST_WORKERS
 from hybridsync.core.addresses import socket_path
@@ -76,10 +77,10 @@ class SumService:
         self._thread = threading.Thread(target=self._serve, name="shared memory", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop serving; a second call does nothing. Workers that have joined keep the memory."""
+    def stop(self, wait_secs: float = STOP_SECS) -> bool:
+        """Stop serving; a second call does nothing (see `Service`). Workers that have joined keep the memory."""
         if self._stopped:
-            return
+            return True
         self._stopped = True
         doorbells.ring(self._stop)
         self._thread.join()
@@ -87,6 +88,7 @@ class SumService:
             os.close(process)
         self._opened.close()
         del self._words  # its mapping would keep all of the slab
+        return True
 
     def _serve(self) -> None:
         while not self._stopped:
