@@ -67,7 +67,7 @@ class Service:
 def start_service(num_workers: int, address: str = "127.0.0.1:0") -> Service:
     """Start the coordination service of a process group with `num_workers` slots in this process, without jax.
 
-    The kernel chooses the port: the runtime dies of SIGSEGV when a given one is taken. Returns the service, which serves.
+    The kernel chooses the port: the runtime dies of SIGSEGV when a given one is taken. Returns the service.
 
     Args:
       num_workers: slots; a restarted worker takes the slot it had.

@@ -99,7 +99,8 @@ def construct(what: str, make: Callable[..., Any], *args: Any, **options: Any) -
     Args:
       what: what is made, for the error.
       make: the constructor.
-      args, options: its arguments.
+      *args: arguments of the constructor.
+      **options: options of the constructor.
 
     Raises:
       HybridSyncError: it does not take these arguments.
