@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from concurrent.futures import Future, wait
 from typing import Any
 
 from hybridsync.collectives.backend import STOP_SECS
@@ -37,31 +36,31 @@ class Service:
     def __init__(self, address: str, runtime: Any) -> None:
         self.address = address
         self._runtime: Any = runtime
-        self._end: Future[None] | None = None
+        self._ending: threading.Thread | None = None
+        self._error: BaseException | None = None
 
     def stop(self, wait_secs: float = STOP_SECS) -> bool:
         """Stop serving, and wait up to `wait_secs` for the end (see `Service` of `hybridsync.collectives.backend`).
 
         jaxlib waits for calls in progress, at last without a limit, so a thread of its own does.
         """
-        if self._end is None:
-            self._end = Future()
-            threading.Thread(
-                target=self._shut_down, args=(self._end,), name="coordination service", daemon=True
-            ).start()
-        if not wait([self._end], wait_secs).done:
+        if self._ending is None:
+            self._ending = threading.Thread(target=self._shut_down, name="coordination service", daemon=True)
+            self._ending.start()
+        # For the thread and not for its work alone: in jaxlib's code while Python ends, it would abort the process.
+        self._ending.join(wait_secs)
+        if self._ending.is_alive():
             return False
-        self._end.result()
+        if self._error is not None:
+            raise self._error
         return True
 
-    def _shut_down(self, end: Future[None]) -> None:
+    def _shut_down(self) -> None:
         runtime, self._runtime = self._runtime, None
         try:
             runtime.shutdown()
         except BaseException as error:  # noqa: BLE001 whoever waits for the end raises it
-            end.set_exception(error)
-        else:
-            end.set_result(None)
+            self._error = error
 
 
 def start_service(num_workers: int, address: str = "127.0.0.1:0") -> Service:
