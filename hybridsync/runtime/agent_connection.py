@@ -117,7 +117,7 @@ class AgentConnection:
     def _run(self, body: Callable[[], None]) -> None:
         try:
             body()
-        except Exception as error:  # noqa: BLE001 whatever it was, the head hears no more of this agent
+        except Exception as error:  # noqa: BLE001 the agent ends by it: the head hears no more of it
             failure = HybridSyncError(f"the exchange with the head failed: {type(error).__name__}: {error}")
             failure.__cause__ = error
             self._fail(self._exchange.hello.session, failure)

@@ -163,7 +163,7 @@ class Heartbeat:
     def _beat(self) -> None:
         try:
             self._report_until_over()
-        except Exception as error:  # noqa: BLE001 whatever it was, this process sends no sign of life any more
+        except Exception as error:  # noqa: BLE001 the process ends by it: nobody else sends a sign of life
             failure = RoleLost(f"the heartbeat failed: {type(error).__name__}: {error}")
             failure.__cause__ = error
             self._ended(failure)

@@ -145,7 +145,7 @@ class InProcess:
         def watched() -> None:
             try:
                 work()
-            except BaseException as error:  # noqa: BLE001 the user's code may raise whatever it likes
+            except BaseException as error:  # noqa: BLE001 the run ends by it, as by any error of the user's code
                 self._thread_failed(who, error)
 
         return threading.Thread(target=watched, name=name, daemon=True)

@@ -91,7 +91,7 @@ class ProcessGroupService:
         ]
 
     def stop(self) -> None:
-        """Stop serving; every role has ended. What does not end in time is left behind, and named in the log."""
+        """Stop serving; every role has ended. A service that does not end in time is left behind and named."""
         served = [service for _, service in self._former] + [*self._alone.values()]
         if self._service is not None:
             served.append(self._service)
@@ -100,4 +100,5 @@ class ProcessGroupService:
         until = SYSTEM_CLOCK.monotonic() + STOP_SECS
         late = [each.address for each in served if not each.stop(max(0.0, until - SYSTEM_CLOCK.monotonic()))]
         if late:
-            logging.warning("what workers joined at %s has not ended within %g s", ", ".join(late), STOP_SECS)
+            who = ", ".join(late)
+            logging.warning("the service that workers joined at %s does not end within %g s", who, STOP_SECS)

@@ -1,4 +1,4 @@
-"""Where a process group meets: what it loads, where it listens, and how it ends."""
+"""The meeting point of a process group: what it loads, where it listens, and how it ends."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_an_address_of_another_machine_is_refused() -> None:
 
 
 def test_an_end_that_takes_long_is_not_waited_for_longer_than_told() -> None:
-    """What jaxlib waits for has no limit, and a supervisor that waited with it would never end."""
+    """jaxlib may wait for ever, and a supervisor that waited with it would never end."""
     over, begun = threading.Event(), []
     service = Service("127.0.0.1:7", SimpleNamespace(shutdown=lambda: (begun.append(1), over.wait(ANSWER_SECS))))
     assert not service.stop(wait_secs=0.0) and not service.stop(wait_secs=0.05)

@@ -1,4 +1,4 @@
-"""What jax and jaxlib do not offer in public is looked up with an error that names what is missing."""
+"""An unsuited jaxlib is refused with an error that names the missing part."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from hybridsync.collectives.backend import NO_GROUP
+from hybridsync.collectives.backend import NO_GROUP, STOP_SECS
 from hybridsync.collectives.mesh.sockets import listening
 from hybridsync.runtime import process_group_service
 from hybridsync.runtime.process_group_service import ProcessGroupService
@@ -35,10 +35,11 @@ class Served:
     """A service whose end begins when it is told to stop, and comes when the test says so."""
 
     def __init__(self, address: str, *, ends: bool) -> None:
-        self.address, self.ends, self.num_stops = address, ends, 0
+        self.address, self.ends = address, ends
+        self.waits: list[float] = []
 
     def stop(self, wait_secs: float) -> bool:
-        self.num_stops += 1
+        self.waits.append(wait_secs)
         return self.ends
 
 
@@ -54,7 +55,10 @@ def test_nobody_waits_for_the_end_of_a_former_group_and_at_last_who_has_not_ende
         for slots in ((0,), (0, 1), (0, 1, 2)):
             group.serve(slots)
             group.stop_former()
-        assert [each.num_stops for each in served] == [2, 1, 0], "the second was over at once, the third is present"
+        waits = [each.waits for each in served]
+        assert waits == [[0.0, 0.0], [0.0], []], "the second was over at once, the third is present"
         group.stop()
-    assert [each.num_stops for each in served] == [4, 1, 2]
-    assert "what workers joined at a:1 has not ended within" in caplog.text
+    assert [len(each.waits) for each in served] == [4, 1, 2]
+    assert served[0].waits[2] == served[2].waits[0] == 0.0, "all are told before one is waited for"
+    assert 0.0 < served[0].waits[3] <= STOP_SECS
+    assert "the service that workers joined at a:1 does not end within" in caplog.text

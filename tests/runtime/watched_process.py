@@ -120,13 +120,12 @@ STORIES: dict[str, Callable[[Watchdog], None]] = {
 
 def plant(bug: str) -> None:
     global first_secs, hang_secs, long_secs
-    if bug == "nobody_looks":
-        hang_secs = 3.0  # nothing else ends it
     if bug == "the_first_unit_is_like_any_other":
         first_secs = hang_secs
     if bug:
         long_secs = hang_secs
     if bug == "nobody_looks":
+        hang_secs = 3.0  # nothing else ends it
         work_deadlines.Judge.overdue = lambda self, now, pieces: []
     elif bug == "a_unit_may_take_as_long_as_the_last":
         work_deadlines.TIMES = 1.5

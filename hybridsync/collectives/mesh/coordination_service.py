@@ -35,9 +35,9 @@ class Service:
 
     def __init__(self, address: str, runtime: Any) -> None:
         self.address = address
-        self._runtime: Any = runtime
+        self._runtime = runtime
         self._ending: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
 
     def stop(self, wait_secs: float = STOP_SECS) -> bool:
         """Stop serving, and wait up to `wait_secs` for the end (see `Service` of `hybridsync.collectives.backend`).
@@ -56,10 +56,9 @@ class Service:
         return True
 
     def _shut_down(self) -> None:
-        runtime, self._runtime = self._runtime, None
         try:
-            runtime.shutdown()
-        except BaseException as error:  # noqa: BLE001 whoever waits for the end raises it
+            self._runtime.shutdown()
+        except Exception as error:  # noqa: BLE001 `stop` raises it, in the thread of who waits for the end
             self._error = error
 
 
