@@ -3,6 +3,7 @@
 from hybridsync.data.arrays import ArraySource
 from hybridsync.data.cifar import CifarSource
 from hybridsync.data.digits import DigitsSource
+from hybridsync.data.indexed import IndexedSource
 from hybridsync.data.source import UnitSource
 from hybridsync.data.synthetic import SyntheticSource
 from hybridsync.data.tally import TallySource
@@ -12,6 +13,7 @@ __all__ = [
     "ArraySource",
     "CifarSource",
     "DigitsSource",
+    "IndexedSource",
     "SyntheticSource",
     "TallySource",
     "TextSource",
