@@ -46,10 +46,10 @@ integration: $(INTEGRATION)/.installed
 	$(INTEGRATION)/bin/python -m pytest -m integration tests/integration tests/multiprocess -o faulthandler_timeout=1200
 	$(INTEGRATION)/bin/python -m pytest -m one_of_each_soak --numprocesses=3 --dist=worksteal --timeout=600 -o faulthandler_timeout=1800
 
-$(INTEGRATION)/.installed: pyproject.toml setup.py
+$(INTEGRATION)/.installed: pyproject.toml setup.py Makefile
 	@test -n "$(PYTHON)" || { echo "HybridSync needs Python 3.11 or newer: make integration PYTHON=/path/to/python"; exit 1; }
 	test -x $(INTEGRATION)/bin/python || $(PYTHON) -m venv $(INTEGRATION)
-	$(INTEGRATION)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(INTEGRATION)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' grain datasets
 	@touch $@
 
 # Long cases of uneven lengths: whoever has nothing left takes some from the other.

@@ -96,7 +96,7 @@ def test_identity_is_the_given_fingerprint_the_data_set_s_own_or_a_hash_over_exa
     changed = Rows(lambda index: {**as_dict(index), "label": index + (index == 9)})
     assert sampled != IndexedSource(changed, name="mine").describe()
     one, two = Rows(as_dict), Rows(as_dict)
-    one._fingerprint, two._fingerprint = "a", "b"
+    vars(one)["_fingerprint"], vars(two)["_fingerprint"] = "a", "b"
     assert IndexedSource(one).describe() != IndexedSource(two).describe()
 
 
