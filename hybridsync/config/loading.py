@@ -16,7 +16,7 @@ from typing import Any
 
 from hybridsync.config.overrides import apply_overrides
 from hybridsync.config.run_config import RunConfig
-from hybridsync.core.errors import ConfigError, HybridSyncError
+from hybridsync.core.errors import ConfigError, HybridSyncError, described
 
 FUNCTIONS = ("config", "task", "optimizer")
 
@@ -178,7 +178,7 @@ def explained(file: Path, error: Exception | SystemExit) -> ConfigError:
     where = f"{own[-1].filename}, line {own[-1].lineno}" if own else str(file)
     if isinstance(error, ConfigError):
         return type(error)(f"{where}: {error}")
-    return ConfigError(f"{where}: {type(error).__name__}: {error}; correct the file")
+    return ConfigError(f"{where}: {described(error)}; correct the file")
 
 
 def _without_devices() -> str:

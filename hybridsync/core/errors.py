@@ -24,6 +24,20 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in text)
 
 
+def described(error: BaseException) -> str:
+    """Return an error's type and text; the type alone where it has no text, or where the text itself raises.
+
+    >>> described(ValueError("a row that cannot be read")), described(KeyboardInterrupt())
+    ('ValueError: a row that cannot be read', 'KeyboardInterrupt')
+    """
+    name = type(error).__name__
+    try:
+        text = str(error).strip()
+    except BaseException:  # noqa: BLE001 it is the user's code that runs here, in the midst of another error's handling
+        return name
+    return f"{name}: {text}" if text else name
+
+
 class HybridSyncError(Exception):
     """Base of all errors raised by HybridSync; `exit_code` is what a process that dies of it returns."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hybridsync.chief.run_control import RunControl
-from hybridsync.core.errors import HybridSyncError, PhaseBroken, Preempted
+from hybridsync.core.errors import HybridSyncError, PhaseBroken, Preempted, described
 from hybridsync.core.work_deadlines import Watching
 from hybridsync.phases import state_machine
 from hybridsync.phases.capture_stage import CaptureStage
@@ -120,7 +120,7 @@ class Controller:
             self._reporter.finish("failed", str(error))
             raise
         except BaseException as error:  # a hook's own error, or the user's interrupt: no role may train on
-            failure = HybridSyncError(f"the run was broken off by {type(error).__name__}: {error}")
+            failure = HybridSyncError(f"the run was broken off by {described(error)}")
             self._control.fail(failure)
             self._reporter.finish("failed", str(failure))
             raise

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock
-from hybridsync.core.errors import HybridSyncError, RoleLost
+from hybridsync.core.errors import HybridSyncError, RoleLost, described
 from hybridsync.interfaces.agents import AgentHello, AgentReport
 from hybridsync.runtime.agent_exchange import AgentExchange, HeadNews, Stage
 from hybridsync.transport.link import HeadLink
@@ -118,7 +118,7 @@ class AgentConnection:
         try:
             body()
         except Exception as error:  # noqa: BLE001 the agent ends by it: the head hears no more of it
-            failure = HybridSyncError(f"the exchange with the head failed: {type(error).__name__}: {error}")
+            failure = HybridSyncError(f"the exchange with the head failed: {described(error)}")
             failure.__cause__ = error
             self._fail(self._exchange.hello.session, failure)
 

@@ -13,7 +13,7 @@ import jax
 
 from hybridsync import __version__
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock, pause
-from hybridsync.core.errors import HybridSyncError, NotRegistered, RoleLost
+from hybridsync.core.errors import HybridSyncError, NotRegistered, RoleLost, described
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.work_deadlines import Watching
 from hybridsync.interfaces.messages import (
@@ -164,7 +164,7 @@ class Heartbeat:
         try:
             self._report_until_over()
         except Exception as error:  # noqa: BLE001 the process ends by it: nobody else sends a sign of life
-            failure = RoleLost(f"the heartbeat failed: {type(error).__name__}: {error}")
+            failure = RoleLost(f"the heartbeat failed: {described(error)}")
             failure.__cause__ = error
             self._ended(failure)
 

@@ -19,7 +19,7 @@ from hybridsync import __version__
 from hybridsync.collectives.backend import Collectives, Communicator
 from hybridsync.collectives.threads import ThreadCollectives
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock
-from hybridsync.core.errors import HybridSyncError, RoleLost
+from hybridsync.core.errors import HybridSyncError, RoleLost, described
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
@@ -40,6 +40,7 @@ from hybridsync.workdir.opening import Opening
 from hybridsync.worker.link import ServerLink
 from hybridsync.worker.loop import WorkerLoop
 from hybridsync.worker.replica import Replica
+from hybridsync.worker.revocation import Breakable
 
 CHIEF, REPLICA, PRIMARY = "inprocess:chief", "inprocess:replica", "inprocess:server"
 REPORT_SECS = 0.1
@@ -85,6 +86,7 @@ class InProcess:
         transport.serve(Services(holder=self._replica), REPLICA)
         self._collectives = collectives(programs)
         self._communicators: dict[PhaseId, Communicator] = {}
+        self._broken_off = ""
         self._lock = threading.Lock()
         self._recorders = [worker_recorder(run, worker, clock) for worker in range(run.config.workers)]
         self._loops: dict[int, WorkerLoop] = {}
@@ -153,7 +155,7 @@ class InProcess:
     def _thread_failed(self, who: str, error: BaseException) -> None:
         """End the run by what a role's thread raised; the task's own errors stay visible as the cause."""
         if not isinstance(error, HybridSyncError):
-            failure = RoleLost(f"{who} failed: {type(error).__name__}: {error}; correct that and run again")
+            failure = RoleLost(f"{who} failed: {described(error)}; correct that and run again")
             failure.__cause__ = error
             error = failure
         self._role_failed(error)
@@ -179,9 +181,11 @@ class InProcess:
         self._break_off(str(error))
 
     def _break_off(self, reason: str) -> None:
+        """End every wait of one role for another, whatever the protocol: those under way, and later ones."""
         with self._lock:
-            communicators = [*self._communicators.values()]
-        for each in communicators:
+            self._broken_off = self._broken_off or reason
+            waited_in: list[Breakable] = [self._primary, *self._communicators.values()]
+        for each in waited_in:
             each.break_off(reason)
 
     def _beat(self) -> None:
@@ -206,7 +210,10 @@ class InProcess:
         with self._lock:
             if phase.id not in self._communicators:  # all threads of the phase share one
                 self._communicators[phase.id] = self._collectives.communicator(phase)
-            return self._communicators[phase.id]
+            communicator, broken_off = self._communicators[phase.id], self._broken_off
+        if broken_off:  # before this worker came: the others it would wait for may have left already
+            communicator.break_off(broken_off)
+        return communicator
 
     @staticmethod
     def _hello(role: str, role_id: int, address: str, schema: str) -> Hello:

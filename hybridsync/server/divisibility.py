@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hybridsync.core.errors import OptimizerError
+from hybridsync.core.errors import OptimizerError, described
 from hybridsync.server.partition import initial_part, prune, shares
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.optimizer import Optimizer
@@ -68,7 +68,7 @@ def check_divisible(optimizer: Optimizer, params: Any, num_servers: int) -> None
             except (AttributeError, LookupError, TypeError, ValueError) as error:
                 raise OptimizerError(
                     f"the optimizer cannot be divided among {num_servers} servers: on a part of the parameters it "
-                    f"raises {type(error).__name__}: {error}; use one server"
+                    f"raises {described(error)}; use one server"
                 ) from None
             for path, value in found.items():
                 _compare(path, value, expected.get(path), num_servers, number)

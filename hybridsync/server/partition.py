@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hybridsync.core.errors import HybridSyncError, OptimizerError, SchemaMismatch
+from hybridsync.core.errors import HybridSyncError, OptimizerError, SchemaMismatch, described
 from hybridsync.protocols.base import BFLOAT16, FLOAT32
 from hybridsync.training.buffer_layout import Layout, leaf_bytes
 from hybridsync.training.compiled_programs import Programs
@@ -229,7 +229,7 @@ def initial_part(optimizer: Optimizer, params: Any) -> Any:
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise OptimizerError(
             f"the optimizer cannot be divided among servers: on a part of the parameters its init raises "
-            f"{type(error).__name__}: {error}; use one server"
+            f"{described(error)}; use one server"
         ) from None
 
 

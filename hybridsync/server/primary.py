@@ -133,6 +133,11 @@ class Primary:
         self._core.close()
         self._release()
 
+    def break_off(self, reason: str) -> None:
+        """Refuse every later push of the phase, also those that wait: the run is over, whatever it is that they say."""
+        with self._condition:
+            self._close()
+
     def _abandon(self) -> None:
         """Serve no phase: what the state is, nobody knows. Called under the condition."""
         self._fingerprint = ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
 
-from hybridsync.core.errors import HybridSyncError, RoleLost, StalePhase
+from hybridsync.core.errors import HybridSyncError, RoleLost, StalePhase, described
 from hybridsync.core.futures import result_within
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import StateVersion
@@ -50,7 +50,7 @@ class Turn:
         try:
             if error is None or isinstance(error, HybridSyncError):
                 return
-            lost = RoleLost(f"a server failed: {type(error).__name__}: {error}; what it held is used no more")
+            lost = RoleLost(f"a server failed: {described(error)}; what it held is used no more")
             lost.__cause__ = error
             try:
                 self._abandon()

@@ -8,7 +8,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from hybridsync.core.errors import HybridSyncError, TaskError
+from hybridsync.core.errors import HybridSyncError, TaskError, described
 from hybridsync.training.optimizer import Optimizer
 from hybridsync.training.task import Task
 
@@ -50,8 +50,8 @@ def initial_state(task: Task, optimizer: Optimizer, seed: int, kept: tuple[str, 
     except HybridSyncError:
         raise
     except Exception as error:  # the task is its author's: whatever it raises becomes one clear message
-        line, *_ = [*str(error).strip().splitlines(), ""]
-        raise TaskError(f"task.init raised {type(error).__name__}: {line}; correct the model or its values") from error
+        line, *_ = described(error).splitlines()
+        raise TaskError(f"task.init raised {line}; correct the model or its values") from error
     if not isinstance(made, tuple) or len(made) != 2:
         raise TaskError(f"task.init returned a {type(made).__name__}; it must return (params, model_state)")
     params, model_state = made

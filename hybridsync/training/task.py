@@ -26,7 +26,7 @@ import optax
 from flax import linen, nnx
 from jax.core import Tracer
 
-from hybridsync.core.errors import TaskError
+from hybridsync.core.errors import TaskError, described
 from hybridsync.data.source import DeviceBatch, UnitSource
 
 if TYPE_CHECKING:
@@ -375,7 +375,6 @@ def _inputs(loss: Objective, source: UnitSource) -> tuple[tuple[Any, ...], dict[
         raise
     except Exception as error:  # the loss is its author's: whatever it raises becomes one clear message
         raise TaskError(
-            f"the loss raised {type(error).__name__}: {error} on the source's first example, a batch of "
-            f"{sorted(batch)}; correct it"
+            f"the loss raised {described(error)} on the source's first example, a batch of {sorted(batch)}; correct it"
         ) from error
     raise TaskError(f"the loss does not call the model: {advice}")

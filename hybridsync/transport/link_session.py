@@ -10,7 +10,7 @@ from typing import ClassVar, TypeVar
 import numpy as np
 from absl import logging
 
-from hybridsync.core.errors import HybridSyncError, InvalidMessage
+from hybridsync.core.errors import HybridSyncError, InvalidMessage, described
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.ports import Answer, BufferView
 from hybridsync.security.authorization import RULES, check_caller
@@ -116,7 +116,7 @@ class LinkSession(ABC):
             raise
         except Exception as error:  # noqa: BLE001 - the caller gets a defect by name, the others are served on
             logging.exception("a call over %s failed", self.over)
-            return refusal(HybridSyncError(f"{type(error).__name__}: {error}"))
+            return refusal(HybridSyncError(f"{described(error)}"))
 
     @staticmethod
     def _check_caller(request: pb.LinkRequest, caller: Identity) -> None:

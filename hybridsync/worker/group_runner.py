@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from hybridsync.interfaces.ports import GroupPort
 from hybridsync.training.averaging import averaged, copied, part_of
 from hybridsync.training.state import TrainState
 from hybridsync.worker.context import ProgramNumerics, WorkerContext
-from hybridsync.worker.drive_threads import Beside, Carriers, drive
+from hybridsync.worker.drive_threads import Carriers, drive
 from hybridsync.worker.group_engine import GroupEngine
 from hybridsync.worker.member import PhaseMember
 from hybridsync.worker.phase_runner import CommunicatorOf, PhaseRunner, PhaseWork
@@ -47,13 +48,18 @@ def group_runner(
       logs: whether the updates go to an apply log.
     """
     numerics = ProgramNumerics(context.programs)
-    serving = ThreadPoolExecutor(1, "serve")  # starts its thread where a protocol uses it
 
     def begin(member: PhaseMember, runner: PhaseRunner) -> PhaseWork:
         engine = GroupEngine(member, numerics, logs=logs)
         carriers = _Calls(context, groups, replica, runner).carriers
-        beside: Beside = {RunBeside: serving}
-        return PhaseWork(engine, {**carriers, RunBeside: lambda part: drive(part.io, carriers, {}, member.now)}, beside)
+        serving = ThreadPoolExecutor(1, "serve")  # starts its thread where a protocol uses it
+
+        return PhaseWork(
+            engine,
+            {**carriers, RunBeside: lambda part: drive(part.io, carriers, {}, member.now)},
+            {RunBeside: serving},
+            partial(serving.shutdown, wait=False),  # what was begun ends by itself once the phase is over, or revoked
+        )
 
     return PhaseRunner(context, replica, communicator_of, begin)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from hybridsync.core.clock import Clock
-from hybridsync.core.errors import PhaseRevoked, RoleLost, StalePhase, WaitTimeout, printable
+from hybridsync.core.errors import PhaseRevoked, RoleLost, StalePhase, WaitTimeout, described, printable
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import Range
 from hybridsync.interfaces.messages import MOST_REASON_CHARS, PhaseRequest, RoleState
@@ -122,7 +122,7 @@ class WorkerLoop:
         try:
             self._runners[phase.mode].run(phase)
         except (PhaseRevoked, RoleLost, StalePhase, WaitTimeout) as failure:
-            return printable(f"{type(failure).__name__}: {failure}")[:MOST_REASON_CHARS]
+            return printable(f"{described(failure)}")[:MOST_REASON_CHARS]
         return ""
 
     def _next_phase(self, after: PhaseId, failure: str) -> Phase | None:

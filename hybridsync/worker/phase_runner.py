@@ -38,11 +38,13 @@ class PhaseWork(NamedTuple):
       engine: yields requests.
       carriers: carry out the requests.
       beside: kind of a request -> executor that carries it out when it is begun.
+      close: called at the end of the phase, also where an error ends it.
     """
 
     engine: PhaseEngine
     carriers: Carriers
     beside: Beside
+    close: Callable[[], object] = lambda: None
 
 
 class PhaseRunner:
@@ -76,9 +78,12 @@ class PhaseRunner:
         """
         self._revocation.begin(phase.id)
         member = PhaseMember(self._context.worker, phase, self._context.recorder)
-        engine, carriers, beside = self._begin(member, self)
-        self.stream = engine.leases
-        drive(engine.run(), carriers, beside, member.now)
+        work = self._begin(member, self)
+        self.stream = work.engine.leases
+        try:
+            drive(work.engine.run(), work.carriers, work.beside, member.now)
+        finally:
+            work.close()
 
     def revoke(self, phase_id: PhaseId, reason: str) -> None:
         """Make the current phase raise PhaseRevoked, if it is `phase_id`; called from another thread."""

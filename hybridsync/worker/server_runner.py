@@ -83,7 +83,11 @@ class ServerRunner:
             beside[LeaseUnits] = self._ahead
         with ExitStack() as stack:
             if member.protocol.local_updates:
-                beside[CallServer] = stack.enter_context(ThreadPoolExecutor(len(links), "transfer"))
+                transfers = ThreadPoolExecutor(len(links), "transfer")
+                # Not waited for: an engine joins what it began, unless it ends by the user's error. A push that is held
+                # then may be held until the others hear of that error, which this thread is to tell them.
+                stack.callback(transfers.shutdown, wait=False)
+                beside[CallServer] = transfers
             drive(engine.run(), carriers_of(self._context, links, member.protocol), beside, member.now)
 
 

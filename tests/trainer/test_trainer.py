@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import queue
 import threading
+from collections.abc import Callable
+from itertools import count
 from types import SimpleNamespace
 from typing import cast
 from unittest.mock import Mock
@@ -12,11 +14,17 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from hybridsync import EmulationConfig, Trainer
+from hybridsync import EmulationConfig, Trainer, protocols
 from hybridsync.chief.run_state import RunState
+from hybridsync.collectives import threads
+from hybridsync.collectives.backend import Communicator
+from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import ConfigError, HybridSyncError, PlanError, RoleLost
 from hybridsync.data import UnitSource
+from hybridsync.interfaces.phase import Phase
 from hybridsync.runtime import inprocess
+from hybridsync.runtime.inprocess import InProcess
+from hybridsync.server import primary
 from hybridsync.server.shard_state import Progress
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.task import Task
@@ -34,6 +42,8 @@ from tests.trainers import (
 )
 
 SLOW = EmulationConfig(compute_secs=0.02)
+LIMIT_SECS = 40.0
+"""Until an error must have ended a run; each wait that nobody ends takes ten times as long in these tests."""
 
 
 def run_in_process(plan: str, workload: int = 32, optimizer=None, **options):
@@ -323,16 +333,16 @@ def test_a_resumed_run_preempted_before_it_commits_returns_the_state_it_resumed_
 
 
 class FailingSource:
-    """The tally's source, whose unit 20 cannot be read."""
+    """The tally's source, whose unit 20 cannot be read; or those of which `fails` says so."""
 
-    def __init__(self, source, error: Exception) -> None:
-        self._source, self._error = source, error
+    def __init__(self, source, error: Exception, fails: Callable[[int], bool] = lambda unit: unit == 20) -> None:
+        self._source, self._error, self._fails = source, error, fails
 
     def __getattr__(self, name: str):
         return getattr(self._source, name)
 
     def batch(self, unit: int, *, unit_size: int, seed: int):
-        if unit == 20:
+        if self._fails(unit):
             raise self._error
         return self._source.batch(unit, unit_size=unit_size, seed=seed)
 
@@ -353,6 +363,63 @@ def test_an_error_in_the_task_ends_the_run_by_name_and_keeps_its_checkpoint(plan
     assert summary["exit"] == "failed"
     assert is_exact(tally_trainer(plan, 64, workdir=tmp_path / "run").fit().summary.final)
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(("worker", "heartbeat"))]
+
+
+class Unprintable(Exception):
+    """An error whose own text raises."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize("plan", protocols.REGISTRY)
+def test_an_error_of_one_worker_releases_the_others_under_every_protocol(plan, monkeypatch):
+    for module, name in ((primary, "HELD_SECS"), (inprocess, "JOIN_SECS"), (threads, "DEADLINE_SECS")):
+        monkeypatch.setattr(module, name, 10 * LIMIT_SECS)  # a wait that nobody ends fails this test
+    task, begun, before = tally_task(200), SYSTEM_CLOCK.monotonic(), set(threading.enumerate())
+    source = cast("UnitSource", FailingSource(task.source, Unprintable()))  # it passes the rest on
+    broken = Task(task.init, task.loss, source)
+    trainer = Trainer(broken, plain_sgd(), workload=200, unit_size=1, workers=3, plan=plan, progress=False)
+    with pytest.raises(RoleLost, match="a worker failed: Unprintable; correct that") as failure:
+        trainer.fit()
+    assert isinstance(failure.value.__cause__, Unprintable)
+    assert SYSTEM_CLOCK.monotonic() - begun < LIMIT_SECS
+    for thread in set(threading.enumerate()) - before:
+        thread.join(LIMIT_SECS)
+        assert not thread.is_alive(), f"the thread {thread.name} is left"
+
+
+def test_a_worker_that_enters_after_the_error_does_not_wait_for_the_one_that_left(monkeypatch):
+    for module, name in ((inprocess, "JOIN_SECS"), (threads, "DEADLINE_SECS")):
+        monkeypatch.setattr(module, name, 10 * LIMIT_SECS)
+    enter, break_off, broken_off, entered = InProcess._communicator_of, InProcess._break_off, threading.Event(), count()
+
+    def enter_late(self: InProcess, phase: Phase) -> Communicator:
+        if next(entered):
+            assert broken_off.wait(LIMIT_SECS)
+        return enter(self, phase)
+
+    def break_off_once_more(self: InProcess, reason: str) -> None:
+        break_off(self, reason)
+        if reason == "the run is over":
+            broken_off.set()
+
+    monkeypatch.setattr(InProcess, "_communicator_of", enter_late)
+    monkeypatch.setattr(InProcess, "_break_off", break_off_once_more)
+    task, read, begun = tally_task(64), count(), SYSTEM_CLOCK.monotonic()
+
+    def is_first(unit: int) -> bool:
+        return threading.current_thread().name.startswith("worker") and next(read) == 0
+
+    source = cast("UnitSource", FailingSource(task.source, OSError("disk gone"), is_first))
+    with pytest.raises(RoleLost, match="disk gone"):
+        Trainer(
+            Task(task.init, task.loss, source), plain_sgd(), workload=64, unit_size=1, workers=2, plan="bsp",
+            progress=False,
+        ).fit()  # fmt: skip
+    assert SYSTEM_CLOCK.monotonic() - begun < LIMIT_SECS
 
 
 def test_a_thread_that_hangs_in_the_task_keeps_no_error_from_the_caller(monkeypatch):

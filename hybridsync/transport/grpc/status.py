@@ -48,6 +48,7 @@ from hybridsync.core.errors import (
     WaitTimeout,
     WorkdirError,
     WorkdirTaken,
+    described,
 )
 from hybridsync.transport.named_errors import KINDS, named, plain, raised
 
@@ -123,7 +124,7 @@ class Guard:
             return
         if not isinstance(error, HybridSyncError):
             logging.error("%s failed", self._what, exc_info=error)
-            error = HybridSyncError(f"{type(error).__name__}: {error}")
+            error = HybridSyncError(f"{described(error)}")
         _abort(self._context, error)
 
 
