@@ -123,6 +123,8 @@ class RunControl:
     def finish(self) -> None:
         """Tell everybody that the run is over."""
         with self._condition:
+            if not self._state.over:
+                self._state.leave()  # first: a role that ends before that is known is taken for lost, and replaced
             self._state.over = True
             self._condition.notify_all()
 

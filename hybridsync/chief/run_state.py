@@ -54,6 +54,7 @@ class RunState:
       unfit: finds workers whose units are not finite; None where no process can be started in their place.
       orders: the orders of the run's user; None keeps them in memory.
       ask_stop: notifies the process that starts chiefs that the run's user has it stopped.
+      leave: notifies the process that starts roles that they are about to be told to leave.
 
     Attributes:
       members: membership of the run.
@@ -83,6 +84,7 @@ class RunState:
         unfit: Unfit | None = None,
         orders: Orders | None = None,
         ask_stop: Callable[[], object] = lambda: None,
+        leave: Callable[[], object] = lambda: None,
         min_workers: int = 0,
     ) -> None:
         self.clock, self.schema, self.ledger = clock, schema, ledger
@@ -98,7 +100,7 @@ class RunState:
         self.detector = detector or NullDetector()
         self.restarted, self.known, self.end_process = restarted, known, evict
         self.preempted = self.over = False
-        self.orders, self.ask_stop, self.figures = orders or Orders(), ask_stop, RunFigures()
+        self.orders, self.ask_stop, self.leave, self.figures = orders or Orders(), ask_stop, leave, RunFigures()
         self.revoked: set[PhaseId] = set()
         self.fenced: list[tuple[int, int]] = []
         self.informed: set[tuple[str, int]] = set()

@@ -153,6 +153,7 @@ def _manage(
         restarted=restarted,
         evict=evict,
         ask_stop=lambda: report({"stop": True}),
+        leave=lambda: report({"over": True}),
         allocate=transport.allocate,
     )
     committed, control = role.committed, role.chief.control
@@ -199,7 +200,6 @@ def _manage(
             return controller.run()
         finally:
             stop_metrics()
-            report({"over": True})
             control_file.close()
             control.await_all_informed(TELL_SECS)
             serving.stop(grace_secs=1.0, wait_secs=TELL_SECS)

@@ -147,14 +147,15 @@ class HostAgent:
                 poll.register(process.report_fd, select.POLLIN)
         poll.poll(0 if self._events else secs * 1000)
         _drain(wake_fd)
-        for key, process in list(self._roles.items()):
-            ended = process.wait_ended(0)  # before its reports are read: then these are all
-            told = (key[0], key[1], process.pid)
-            self._events.extend(Reported(*told, fields) for fields in process.read_reports())
-            if ended:
-                del self._roles[key]
-                code = process.reap()
-                self._events.append(Ended(*told, code, process.lived_secs(), process.unit, process.knows_chief))
+        # Who has ended is looked at first: then the reports that are read are all of theirs, and what made a role leave
+        # (the chief reports that the run is over, the others hear of it and end) is reported before its end.
+        ended = [key for key, process in self._roles.items() if process.wait_ended(0)]
+        for key, process in self._roles.items():
+            self._events.extend(Reported(*key, process.pid, fields) for fields in process.read_reports())
+        for key in ended:
+            process = self._roles.pop(key)
+            code = process.reap()
+            self._events.append(Ended(*key, process.pid, code, process.lived_secs(), process.unit))
         self._starts.keep_fork_server()
         self._take_started()
         reap_adopted({self._starts.fork_server_pid, *(process.pid for process in self._roles.values())})

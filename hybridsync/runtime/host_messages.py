@@ -101,7 +101,6 @@ class Ended:
       code: exit code of the process, negative for a signal.
       lived_secs: seconds from the order to start it until its end.
       unit: unit that a worker was computing; -1 for none.
-      knew_chief: whether it was alive when the chief's address was sent to it.
     """
 
     role: str
@@ -110,7 +109,6 @@ class Ended:
     code: int
     lived_secs: float
     unit: int = -1
-    knew_chief: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,7 @@ MOST_TEXT_CHARS = 4000
 _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("role", "reason", "message"), str),
     **dict.fromkeys(("role_id", "restart_count", "pid", "code", "unit"), int),
-    **dict.fromkeys(("knew_chief", "hopeless"), bool),
+    "hopeless": bool,
     "lived_secs": (int, float),
     "fields": dict,
 }

@@ -400,7 +400,7 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
 
     if child.role == "chief":
         launch = load()
-        return module.run_chief(
+        code = module.run_chief(
             run_of_launch(),
             resume=launch.resume if spec.restart_count == 0 else "auto",
             init_from=launch.init_from,
@@ -421,6 +421,8 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
             screen=sys.stdout,
             lock=None if child.lock_fd is None else HeldLock(child.lock_fd, spec.lock_nonce),
         )
+        child.report(exit_code=code)
+        return code
     if child.role == "server":
         return module.run_server(spec, keys, run_of_launch(), child.chief_address, dog)
     return module.run_worker(

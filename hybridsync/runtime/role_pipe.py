@@ -8,7 +8,8 @@ any time after its spec, with the keys that the role uses from then on. It repor
     {"renew": true}                         the chief wants every worker to start again, in a new process group
     {"joined": "unix:/run/group-1"}         this worker, and so every worker, has joined the group that is served there
     {"stop": true}                          the run's user has it stopped: the next chief has to know it, too
-    {"over": true}                          the chief reports that workers which end now are not to be replaced
+    {"over": true}                          the chief is about to tell all roles to leave: who ends now is not replaced
+    {"exit_code": 0}                        the chief has done its work, and its exit code means that
     {"error": "...", "exit_code": 1}        why this role is about to exit; the supervisor prints it, once
 """
 

@@ -65,8 +65,6 @@ class RoleProcess:
         self.restart_count = restart_count
         self._started = SYSTEM_CLOCK.monotonic()
         self.reports_ended = False
-        self.knows_chief = False
-        """Whether it lived when it was told where the chief serves."""
         self._log_path = log_path
         self._partial = b""
         self._reaped = False
@@ -110,7 +108,6 @@ class RoleProcess:
 
     def send_chief(self, address: str) -> None:
         """Tell a role that has its spec where the chief serves; if it is dead already, its pidfd says so."""
-        self.knows_chief = not self.wait_ended(0)
         self._tell({"chief": address})
 
     def send_keys(self, keys: role_pipe.RoleKeys) -> None:

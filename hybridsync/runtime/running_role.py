@@ -20,7 +20,9 @@ class RunningRole:
       pid: process id, on its host.
       host: index of the host on which it runs.
       quarantine: reason why no process takes its place when it has ended; "" if a new one does.
-      error: (message, exit code) that it reported, None if it did not.
+      exit_code: exit code that it reported before it ended, None if it did not: any process may end with a code that
+        means nothing, because user code called `exit`.
+      error: reason that it reported with its exit code; "" for none.
       is_given_up: whether the chief has had it ended. It may end by itself first, where the order does not reach it.
     """
 
@@ -30,7 +32,8 @@ class RunningRole:
     pid: int
     host: int
     quarantine: str = ""
-    error: tuple[str, int] | None = None
+    exit_code: int | None = None
+    error: str = ""
     is_given_up: bool = False
 
     @property
@@ -58,7 +61,7 @@ class RunningRole:
 
     def reason(self, code: int) -> str:
         """Put its end with this exit code into words, with the last of its own."""
-        return describe_exit(code) + (f": {self.error[0]}" if self.error is not None else "")
+        return describe_exit(code) + (f": {self.error}" if self.error else "")
 
     @property
     def name(self) -> str:

@@ -21,7 +21,6 @@ from hybridsync.cluster.role_assignment import RoleAssignment
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.counted import counted
 from hybridsync.core.errors import (
-    EXIT_COMPLETED,
     EXIT_FAILED,
     EXIT_PREEMPTED,
     EXIT_REFUSED,
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
 
 _TICK_SECS = 1.0
 _END_SECS = 5.0
-_CHIEF_CODES = (EXIT_COMPLETED, EXIT_REFUSED, EXIT_FAILED, EXIT_PREEMPTED)
 _KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 _RESUME = "run the same command again: it resumes from the last commit"
 
@@ -264,8 +262,8 @@ class Supervisor:
             self._hosts.kill(host, role.kill_order())
 
     def _heed_report(self, role: RunningRole, report: dict[str, Any]) -> None:
-        if "error" in report:
-            role.error = report["error"], report["exit_code"]
+        if "exit_code" in report:
+            role.exit_code, role.error = report["exit_code"], report.get("error", "")
         self._group.joined(report.get("joined", ""))
         if role.role == "chief":
             self._over = self._over or report.get("over", False)
@@ -328,7 +326,7 @@ class Supervisor:
             self._restart_counts[key] += 1  # it may have been started, and the chief have heard of it
         self._beginning.host_lost(host, SYSTEM_CLOCK.monotonic())
         for role in [role for role in self._roles.values() if role.host == host]:
-            role.error = f"host {host} is lost: {reason}", EXIT_FAILED
+            role.error = f"host {host} is lost: {reason}"
             self._lost(Ended(role.role, role.role_id, role.pid, -signal.SIGKILL, 0.0))
 
     def _judge(self, role: RunningRole, ended: Ended) -> None:
@@ -339,11 +337,12 @@ class Supervisor:
             self._chief_left(role, ended, reason)
         elif self._leaving is not None:
             return
-        elif role.error is not None and role.error[1] == EXIT_REFUSED:
-            self._say(f"error: {role.error[0]}")
+        elif role.exit_code == EXIT_REFUSED:
+            self._say(f"error: {role.error}")
             self._exit_code = EXIT_REFUSED
-        # Only a chief asks a role to leave: one that has heard of none has failed.
-        elif self._over or (ended.knew_chief and self._chief_serves and code in (EXIT_COMPLETED, EXIT_PREEMPTED)):
+        # A role is told to leave at the end of the run alone, and the chief says that first. Any other end is a loss,
+        # whatever the exit code: user code may have called `exit(0)`.
+        elif self._over:
             return
         else:
             failing, log = self._is_failing(role, ended), self._agent.logs.path(f"{role.role}-{role.role_id}")
@@ -391,19 +390,19 @@ class Supervisor:
             self._renew_process_group()
 
     def _chief_left(self, role: RunningRole, ended: Ended, reason: str) -> None:
-        told, code = role.error is not None, ended.code
-        # 1 is also Python's traceback, and 70 what its watchdog ends a chief with that hangs.
-        if code not in _CHIEF_CODES or (code in (EXIT_REFUSED, EXIT_FAILED) and not told):
+        # Its process may end with any code: by a traceback, by its watchdog, by an `exit(0)` of the user's evaluation.
+        code = role.exit_code
+        if code is None:
             self._chief_serves = False
             self._outbox.report_lost(role.lost(reason, -1, SYSTEM_CLOCK.wall()))
             failing = self._is_failing(role, ended)
             if not self._chief_address or failing:
-                self._fail(f"the chief was lost ({reason}); {_RESUME}", "chief-0", code)
+                self._fail(f"the chief was lost ({reason}); {_RESUME}", "chief-0", ended.code)
             else:
                 self._restart_chief(f"restart after {reason}")
             return
-        if role.error is not None:
-            self._say(f"error: {role.error[0]}")
+        if role.error:
+            self._say(f"error: {role.error}")
         if self._chief_address:
             self._leaving = code, SYSTEM_CLOCK.monotonic() + self._spec.grace_secs
             self._agent.discard()

@@ -1,15 +1,15 @@
 """A role that does nothing but what a test says, to exercise the supervisor.
 
 argv[1] is a JSON object: role name ("worker 1", or "worker 1 restart 0") -> what it does once the chief serves (with
-{"early": true} as soon as it has its spec; with {"held": true} at a SIGHUP):
-{"exit": code}, {"refuse": message}, {"error": message}, {"silent": true} (a chief that never serves), {"kill": events}
-(a chief that has given roles up; a pid is that of the newest such role, unless the event names one). Else it waits:
-SIGUSR1 ends it with 75, SIGUSR2 with 0; at each SIGHUP a chief names whom it has given up, one with {"kill_in_turn":
-events} the next of them, one with {"renew": true} wants a new process group, one with {"stop": true} says that its user
-has it stopped, one with {"late": true} serves from then on, and one with {"children": n} begins with so many processes
-that wait. A worker with {"apart": true} has not joined its process group. {"hangs": true}: SIGUSR1 and SIGUSR2 end it
-as its watchdog would. "fork server" -> what the fork server of the roles does before it forks them: {"threads": true}
-starts one, {"exit": message} ends.
+{"early": true} as soon as it has its spec; with {"held": true} at a SIGHUP): {"exit": code}, {"refuse": message},
+{"error": message}, {"silent": true} (a chief that never serves), {"kill": events} (a chief that has given roles up; a
+pid is that of the newest such role, unless the event names one). Else it waits: SIGUSR1 ends it with 75, SIGUSR2 with
+0, and a chief says so before; at each SIGHUP a chief names whom it has given up, one with {"kill_in_turn": events}
+the next of them, one with {"renew": true} wants a new process group, one with {"stop": true} says that its user has
+it stopped, one with {"over": roles} tells those roles to leave, one with {"late": true} serves from then on, and one
+with {"children": n} begins with so many processes that wait. A worker with {"apart": true} has not joined its process
+group. {"hangs": true}: SIGUSR1 and SIGUSR2 end it as its watchdog would. "fork server" -> what the fork server of the
+roles does before it forks them: {"threads": true} starts one, {"exit": message} ends.
 """
 
 from __future__ import annotations
@@ -89,13 +89,20 @@ def main() -> int:
             child.report(address=spec.listen)
         if "stop" in action:
             child.report(stop=True)
+        if "over" in action:
+            child.report(over=True)
+            for role in action["over"]:
+                os.kill(newest(spec, role)["pid"], signal.SIGUSR2)
         if "renew" in action:
             child.report(renew=True)
         for event in (*action.get("kill", ()), *itertools.islice(turns, 1)):
             child.report(kill={**newest(spec, event), **event})
     if "hangs" in action:
         os._exit(EXIT_FAILED)
-    return 75 if number == signal.SIGUSR1 else 0
+    code = 75 if number == signal.SIGUSR1 else 0
+    if spec.role == "chief":
+        child.report(exit_code=code)
+    return action.get("atexit", code)
 
 
 def newest(chief: RoleSpec, event: dict[str, Any]) -> dict[str, int]:

@@ -118,7 +118,7 @@ def test_children_of_a_lost_role_leave_no_zombies(begin: Begin, sessions: bool) 
     os.kill(reborn, signal.SIGUSR2)
     assert gone(reborn)
     os.kill(roles["server", 0], signal.SIGKILL)
-    assert run.wait_call(call="role_lost")["reason"] == "signal SIGKILL", "its status was stolen"
+    assert run.wait_call(call="role_lost", role="server")["reason"] == "signal SIGKILL", "its status was stolen"
 
 
 def _begun(pid: int, count: int, sessions: bool) -> list[int]:

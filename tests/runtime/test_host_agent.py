@@ -70,7 +70,7 @@ def test_a_role_is_told_as_started_then_what_it_reports_then_its_end(host: Host)
     host.agent.kill(KillRole("worker", 1, started.pid))
     host.until(lambda: bool(host.of_kind(Ended)))
     ended = host.told[-1]
-    assert isinstance(ended, Ended) and (ended.pid, ended.code, ended.knew_chief) == (started.pid, -9, True)
+    assert isinstance(ended, Ended) and (ended.pid, ended.code) == (started.pid, -9)
 
 
 def test_an_order_that_crosses_the_word_of_the_start_leaves_no_second_process(host: Host) -> None:

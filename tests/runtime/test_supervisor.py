@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from hybridsync.runtime.crash_loop import CrashLoop
 from hybridsync.runtime.role_pipe import Child
 from hybridsync.runtime.role_process import describe_exit
@@ -14,7 +16,7 @@ from tests.runtime.supervised import CHIEF, ROOT, WAIT_SECS, Begin, gone, seed_o
 
 
 def test_every_role_learns_its_place_and_a_completed_run_ends_with_0(begin: Begin) -> None:
-    run = begin()
+    run = begin({"chief 0": {"over": [{"role": "worker", "id": 0}]}})
     pids = run.started()
     specs = {role: run.spec_of(pid) for role, pid in pids.items() if role[0] != "supervisor"}
     assert pids["supervisor", 0] == run.process.pid
@@ -24,8 +26,9 @@ def test_every_role_learns_its_place_and_a_completed_run_ends_with_0(begin: Begi
     assert specs["worker", 1]["role_id"] == 1 and specs["worker", 1]["restart_count"] == 0
     assert {spec["num_workers"] for spec in specs.values()} == {2}
     assert len({spec["coordinator"] for spec in specs.values()}) == 1
+    os.kill(pids["chief", 0], signal.SIGHUP)
+    assert gone(pids["worker", 0])  # leaves by itself; the others are made to
     os.kill(pids["chief", 0], signal.SIGUSR2)
-    os.kill(pids["worker", 0], signal.SIGUSR2)  # leaves by itself; the others are made to
     assert run.wait_call(call="ended") == {"call": "ended", "code": 0, "heavy": []}
     assert run.end() == (0, "")
     assert all(gone(pid) for pid in pids.values())
@@ -43,20 +46,32 @@ def test_a_killed_worker_is_reported_and_reborn_each_time(begin: Begin) -> None:
 
 
 def test_a_worker_that_ends_as_told_is_not_replaced(begin: Begin) -> None:
-    run = begin()
+    run = begin({"chief 0": {"over": [{"role": "worker", "id": 0}]}})
     pids = run.started()
     run.spec_of(pids["worker", 0])
-    os.kill(pids["worker", 0], signal.SIGUSR2)
+    os.kill(pids["chief", 0], signal.SIGHUP)
     assert gone(pids["worker", 0])
-    os.kill(pids["worker", 1], signal.SIGKILL)
-    assert run.next_call()["id"] == 1  # nothing was told about worker 0 before it
+    os.kill(pids["chief", 0], signal.SIGUSR2)
+    assert run.next_call() == {"call": "ended", "code": 0, "heavy": []}
 
 
-def test_a_server_that_fails_again_and_again_ends_the_run_with_its_name_and_log(begin: Begin) -> None:
-    run = begin({"server 0": {"exit": 3}})
+@pytest.mark.parametrize("code", [0, 75])
+@pytest.mark.parametrize("role", ["worker 1", "server 0", "chief 0"])
+def test_a_role_that_ends_without_being_told_is_replaced_whatever_its_exit_code(
+    begin: Begin, role: str, code: int
+) -> None:
+    run = begin({f"{role} restart 0": {"exit": code}})
+    kind, _, number = role.partition(" ")
+    assert run.wait_call(call="role_lost", role=kind, id=int(number))["reason"] == f"exit {code}"
+    assert run.wait_call(call="role_started", role=kind, id=int(number), reason=f"restart after exit {code}")
+
+
+@pytest.mark.parametrize("exit_code", [3, 0, 75])
+def test_a_server_that_fails_again_and_again_ends_the_run_with_its_name_and_log(begin: Begin, exit_code: int) -> None:
+    run = begin({"server 0": {"exit": exit_code}})
     code, written = run.end()
     assert code == 70
-    assert "error: server 0 fails again and again (exit 3)" in written
+    assert f"error: server 0 fails again and again (exit {exit_code})" in written
     assert "server-0.log" in written and "server 0 was here" in written
 
 

@@ -32,10 +32,10 @@ def test_a_killed_chief_is_restarted_at_its_address_and_told_what_happened(begin
 
 
 def test_who_left_because_the_run_was_over_is_back_for_a_chief_that_did_not_live_to_end_it(begin: Begin) -> None:
-    run = begin()
+    run = begin({"chief 0": {"over": [{"role": "worker", "id": 1}]}})
     pids = run.started()
     run.spec_of(pids["worker", 1])
-    os.kill(pids["worker", 1], signal.SIGUSR2)
+    os.kill(pids["chief", 0], signal.SIGHUP)
     assert gone(pids["worker", 1])
     os.kill(pids["chief", 0], signal.SIGKILL)
     assert run.wait_call(call="role_started", role="chief")["reason"] == "restart after signal SIGKILL"
@@ -114,17 +114,25 @@ def test_a_signal_while_no_chief_serves_reaches_the_next_one(begin: Begin) -> No
     assert run.end() == (75, "")
 
 
-def test_a_chief_that_fails_by_itself_again_and_again_ends_the_run(begin: Begin) -> None:
-    run = begin({f"chief 0 restart {restart_count}": {"exit": 9} for restart_count in range(1, 9)})
+@pytest.mark.parametrize("exit_code", [9, 0, 75])
+def test_a_chief_that_fails_by_itself_again_and_again_ends_the_run(begin: Begin, exit_code: int) -> None:
+    run = begin({f"chief 0 restart {restart_count}": {"exit": exit_code} for restart_count in range(1, 9)})
     pids = run.started()
     os.kill(pids["chief", 0], signal.SIGKILL)
     code, written = run.end()
     assert code == 70
-    assert "error: the chief was lost (exit 9); run the same command again" in written
+    assert f"error: the chief was lost (exit {exit_code}); run the same command again" in written
     assert "chief 0 was here" in written
     specs = [json.loads(line) for line in (run.workdir / "specs.jsonl").read_text().splitlines()]
     assert max(spec["restart_count"] for spec in specs) == 4, "three failures within 30 s are borne"
     assert all(gone(pid) for pid in pids.values())
+
+
+@pytest.mark.parametrize("exit_code", [0, 75, 3])
+def test_the_end_that_a_chief_has_reported_counts_whatever_its_process_ends_with(begin: Begin, exit_code: int) -> None:
+    run = begin({"chief 0": {"atexit": exit_code}})
+    os.kill(run.started()["chief", 0], signal.SIGUSR2)
+    assert run.end() == (0, "")
 
 
 def test_a_chief_that_its_watchdog_ends_is_replaced(begin: Begin) -> None:

@@ -61,7 +61,7 @@ def test_a_host_gets_its_worker_when_it_attaches_and_is_told_where_the_chief_ser
     spec = start_as_ordered(run)["spec"]
     assert (spec["role"], spec["role_id"], spec["restart_count"]) == ("worker", 1, 0)
     assert until_started(run, PID)["reason"] == STARTED_FIRST
-    run.agent(1, kind="Ended", role="worker", role_id=1, pid=PID, code=-9, lived_secs=1.0, unit=7, knew_chief=True)
+    run.agent(1, kind="Ended", role="worker", role_id=1, pid=PID, code=-9, lived_secs=1.0, unit=7)
     assert heard(run, call="role_lost")["unit"] == 7
     assert ordered(run)["spec"]["restart_count"] == 1
     end(run)
@@ -155,7 +155,7 @@ def test_a_worker_that_is_being_started_while_the_process_group_is_renewed_joins
     assert second["coordinator"] != first["spec"]["coordinator"] and second["restart_count"] == 1
     # The second order crosses the word that the first was carried out: its agent kills what it has started.
     run.agent(1, kind="Started", role="worker", role_id=1, restart_count=0, pid=PID, reason="start")
-    run.agent(1, kind="Ended", role="worker", role_id=1, pid=PID, code=-9, lived_secs=1.0, unit=-1, knew_chief=True)
+    run.agent(1, kind="Ended", role="worker", role_id=1, pid=PID, code=-9, lived_secs=1.0, unit=-1)
     third = ordered(run)["spec"]
     assert (third["coordinator"], third["restart_count"]) == (second["coordinator"], 2)
 
@@ -168,7 +168,7 @@ def test_a_host_that_is_lost_while_workers_meet_anew_is_not_waited_for_and_joins
     until_started(run, PID)
     told = {"role": "worker", "role_id": 1, "pid": PID}
     run.agent(1, kind="Reported", fields={"joined": met}, **told)
-    run.agent(1, kind="Ended", code=-9, lived_secs=1.0, unit=-1, knew_chief=True, **told)
+    run.agent(1, kind="Ended", code=-9, lived_secs=1.0, unit=-1, **told)
     heard(run, call="role_lost", id=1)  # so that the supervisor has heard that they have met
     assert ordered(run)["spec"]["slots"] == [0, 1]
     os.kill(chief, signal.SIGHUP)
@@ -215,7 +215,7 @@ def test_a_worker_whose_host_is_cut_off_again_and_again_is_not_the_one_that_fail
         if not early:
             os.kill(chief, signal.SIGHUP)
         assert ordered(run, "KillRole")["pid"] == pid
-        run.agent(1, pid=pid, knew_chief=True, **ended)
+        run.agent(1, pid=pid, **ended)
         assert not heard(run, call="role_lost", pid=pid)["quarantined"]
     assert ordered(run)["spec"]["restart_count"] == MAX_FAILURES
 
@@ -224,7 +224,7 @@ def test_a_worker_whose_host_is_cut_off_again_and_again_is_not_the_one_that_fail
     "fields",
     [
         {"kind": "Reported", "fields": {"error": "it failed"}},
-        {"kind": "Ended", "code": -9, "lived_secs": 1.0, "unit": 1 << 70, "knew_chief": True},
+        {"kind": "Ended", "code": -9, "lived_secs": 1.0, "unit": 1 << 70},
     ],
     ids=["half a report", "a unit above all"],
 )

@@ -44,6 +44,7 @@ class ChiefRole:
       restarted: another chief served this run before, whose roles may still train.
       evict: has the process of a role ended that is given up.
       ask_stop: notifies the process that starts chiefs that the run's user has it stopped.
+      leave: notifies the process that starts roles that they are about to be told to leave.
       allocate: makes what the kept state is read from (see `SnapshotBuffer`).
 
     Attributes:
@@ -61,6 +62,7 @@ class ChiefRole:
         restarted: bool = False,
         evict: Callable[[RoleEvent], None] = lambda event: None,
         ask_stop: Callable[[], object] = lambda: None,
+        leave: Callable[[], object] = lambda: None,
         allocate: Callable[[int], np.ndarray] | None = None,
     ) -> None:
         config = opening.run.config
@@ -80,6 +82,7 @@ class ChiefRole:
             unfit=None if threads else Unfit(),
             orders=opening.orders,
             ask_stop=ask_stop,
+            leave=leave,
             min_workers=config.min_workers,
         )
         self.chief = Chief(state)
