@@ -61,17 +61,20 @@ BEFORE_WORK = ("run_started", "role_started", "worker_joined", "checkpoint")
 """Kinds of events that a run writes before there is anything to show."""
 
 
+def named(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Path]:
+    """Return the workdirs of some runs by names that tell them apart; a workdir that is named twice counts once."""
+    paths = [Path(workdir) for workdir in workdirs]
+    names = [path.resolve().name for path in paths]
+    return dict(zip(names if len(set(names)) == len(names) else map(str, paths), paths, strict=True))
+
+
 def read_runs(workdirs: Sequence[str | os.PathLike[str]]) -> list[Record]:
     """Return the records of some runs, each with a name of its own.
 
     Raises:
         WorkdirError: a folder holds no run, a run that has nothing to show yet, or a damaged file.
     """
-    paths = [Path(workdir) for workdir in workdirs]
-    names = [path.resolve().name for path in paths]
-    if len(set(names)) < len(names):
-        names = [str(path) for path in paths]
-    return [read_run(path, name) for path, name in zip(paths, names, strict=True)]
+    return [read_run(path, name) for name, path in named(workdirs).items()]
 
 
 def read_run(workdir: Path, name: str) -> Record:
