@@ -1,12 +1,15 @@
 """Show what runs did: `hybridsync report RUN [RUN2 ...] [--out=FILE]` writes one HTML page.
 
 The folder of a search (`hybridsync tune`) gives a page of the search's path. The page needs no network and no other
-file. Exit codes: 0 written, 1 there is no run to show, 70 our fault.
+file. Of several runs, those that cannot be shown are named with the reason, and the page shows the others. Exit codes:
+0 written, 1 there is no run to show, 70 our fault.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from absl import flags
@@ -14,8 +17,9 @@ from absl import flags
 from hybridsync.cli.command import run
 from hybridsync.cli.standard_streams import ends_with_its_reader
 from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, HybridSyncError, WorkdirError
+from hybridsync.report.model import Record
 from hybridsync.report.page import page
-from hybridsync.report.reading import read_runs, read_search
+from hybridsync.report.reading import named, read_run, read_search
 from hybridsync.report.search import search_page
 from hybridsync.storage.durable import local_path, private
 
@@ -28,29 +32,64 @@ REPORT_FILE = "report.html"
 def write_report(workdirs: list[str], out: str | None) -> Path:
     """Write the page of the runs, or of the search, in `workdirs` and return its path.
 
+    Of several runs, each that cannot be shown is named on stderr and on the page.
+
     Raises:
-      WorkdirError: a folder holds no run, a run without anything to show, or a damaged file; a path is not a folder, or
-        cannot be read; or the disk refuses.
+      WorkdirError: none of the folders holds a run that can be shown: one without anything to show, or with a damaged
+        file; a path is not a folder, or cannot be read; or the disk refuses.
     """
-    for folder in (*workdirs, out or ""):
-        local_path(folder)
-    path = Path(out) if out else Path(workdirs[0]) / REPORT_FILE
-    try:
-        found = read_search(Path(workdirs[0])) if len(workdirs) == 1 else None
-        text = page(read_runs(workdirs)) if found is None else search_page(Path(workdirs[0]).resolve().name, found)
-    except OSError as error:
-        raise WorkdirError(
-            f"cannot read {error.filename}: {error.strerror}; name the --workdir of a run that you have access to"
-        ) from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        named = ", ".join(workdirs)
-        raise WorkdirError(f"a file in {named} is damaged ({error!r:.120}); restore the damaged file") from error
+    for named_path in (*workdirs, out or ""):
+        local_path(named_path)
+    runs = named(workdirs)
+    if len(runs) == 1:
+        ((name, folder),) = runs.items()
+        with _refusing(folder):
+            found = read_search(folder)
+            text = page([read_run(folder, name)]) if found is None else search_page(folder.resolve().name, found)
+    else:
+        records, reasons = _usable(runs)
+        for reason in reasons:
+            print(f"left out: {reason}", file=sys.stderr)
+        if not records:
+            raise WorkdirError(f"none of the {len(runs)} runs can be shown; name one that can")
+        folder, text = runs[records[0].name], page(records, reasons)
+    path = Path(out) if out else folder / REPORT_FILE
     try:
         with open(path, "w", encoding="utf-8", opener=None if out else private) as file:
             file.write(text)
     except OSError as error:
         raise WorkdirError(f"cannot write {path}: {error.strerror}; name another file with --out") from None
     return path
+
+
+def _usable(runs: Mapping[str, Path]) -> tuple[list[Record], list[str]]:
+    """Return the records of the runs that can be read and drawn, and for each other run the reason, which names it."""
+    records, reasons = [], []
+    for name, folder in runs.items():
+        try:
+            with _refusing(folder):
+                record = read_run(folder, name)
+                page([record])
+        except WorkdirError as error:
+            reasons.append(str(error))
+        else:
+            records.append(record)
+    return records, reasons
+
+
+@contextlib.contextmanager
+def _refusing(folder: Path) -> Iterator[None]:
+    """Refuse a run or a search, by its folder, for what reading or drawing it raises."""
+    try:
+        yield
+    except HybridSyncError:
+        raise
+    except OSError as error:
+        raise WorkdirError(
+            f"cannot read {error.filename}: {error.strerror}; name the --workdir of a run that you have access to"
+        ) from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise WorkdirError(f"a file in {folder} is damaged ({error!r:.120}); restore the damaged file") from error
 
 
 @ends_with_its_reader

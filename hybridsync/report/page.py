@@ -13,8 +13,8 @@ from hybridsync.report.lanes import draw_busy, draw_lanes, draw_stalls
 from hybridsync.report.model import Record, RunModel, model
 
 
-def page(records: Sequence[Record]) -> str:
-    """Return the page of one or more runs as HTML text."""
+def page(records: Sequence[Record], left_out: Sequence[str] = ()) -> str:
+    """Return the page of one or more runs as HTML text, which names what was left out, one reason a run."""
     runs = [model(record) for record in records]
     protocols = dict.fromkeys(bar.protocol for run in runs for bar in run.phases)
     colors = {protocol: at % NUM_COLORS for at, protocol in enumerate(protocols)}
@@ -46,7 +46,8 @@ def page(records: Sequence[Record]) -> str:
         ),
     ]
     names = [run.name for run in runs] if len(runs) > 1 else []
-    return document(title, _header(runs, title), "".join(sections), names)
+    not_shown = "".join(f'<p class="error">{escape(f"left out: {reason}")}</p>' for reason in left_out)
+    return document(title, _header(runs, title), not_shown + "".join(sections), names)
 
 
 def document(title: str, header: str, content: str, names: Sequence[str]) -> str:

@@ -1,9 +1,8 @@
 """Reads what runs left into records; every refusal names the file and what to change."""
 
 import json
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,13 @@ from hybridsync.core.errors import WorkdirError
 from hybridsync.report.model import Record
 from hybridsync.report.stalls import switch_stalls
 from hybridsync.storage.jsonl import read_lines
-from hybridsync.telemetry.events import EVENTS_FILE, FIELDS, read_events
+from hybridsync.telemetry.events import EVENTS_FILE, FIELDS, read_events, unsound
+from hybridsync.telemetry.kinds import KINDS, is_number, shown, wrong
+from hybridsync.telemetry.metrics import FIELDS as METRICS_FIELDS
 from hybridsync.telemetry.metrics import METRICS_FILE
+from hybridsync.telemetry.metrics import MORE as METRICS_MORE
 from hybridsync.telemetry.summary import CONFIG_FILE, SUMMARY_FILE, read_config, read_summary
+from hybridsync.telemetry.timeline import FIELDS as TIMELINE_FIELDS
 from hybridsync.telemetry.timeline import TIMELINE_FILE
 
 SIMULATION_FILE = "simulation.json"
@@ -46,23 +49,6 @@ SETTING = {
 }
 """The fields of a search's record, and of each of its settings."""
 
-LINES = {
-    **dict.fromkeys(("t", "wall", "units", "examples", "ts", "dur", "pid", "tid"), "a number"),
-    **dict.fromkeys(("to_units", "rolled_back", "units_left", "bytes", "secs"), "a number"),
-    **dict.fromkeys(("learning_rate", "units_per_update", "loss", "accuracy", "examples_per_sec"), "a number or null"),
-    **dict.fromkeys(("rate", "threshold", "worker"), "a number or null"),
-    **dict.fromkeys(("kind", "protocol", "role", "host", "ph", "cat", "from", "to"), "a text"),
-    **dict.fromkeys(("reason", "exit", "error", "why", "policy", "action"), "a text or null"),
-    "phase": "a count",
-    "id": "a count",
-    "members": "counts",
-    "workers": "counts, or numbers by count",
-    **dict.fromkeys(("staleness", "compute_secs", "wait_secs", "sent_bytes", "received_bytes"), "numbers by name"),
-    "applied_by": "counts by host and worker",
-}
-"""The kind of value under each name, in lines of events, metrics and the timeline. Other lines are skipped and
-counted."""
-
 FIGURES = {"workload", "unit_size", "workers", "servers", "examples", "seconds"} | {
     *("issued", "applied", "dropped", "outstanding", "rolled_back"),
 }
@@ -74,10 +60,12 @@ NAMED = 5
 BEFORE_WORK = ("run_started", "role_started", "worker_joined", "checkpoint")
 """Kinds of events that a run writes before there is anything to show."""
 
-_EVENT = ("t", "kind", "phase")
-_METRICS = (
-    "t", "units", "examples", "phase", "protocol", "loss", "learning_rate", "examples_per_sec", "staleness", "workers"
-)  # fmt: skip
+
+def named(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Path]:
+    """Return the workdirs of some runs by names that tell them apart; a workdir that is named twice counts once."""
+    paths = [Path(workdir) for workdir in workdirs]
+    names = [path.resolve().name for path in paths]
+    return dict(zip(names if len(set(names)) == len(names) else map(str, paths), paths, strict=True))
 
 
 def read_runs(workdirs: Sequence[str | os.PathLike[str]]) -> list[Record]:
@@ -86,11 +74,7 @@ def read_runs(workdirs: Sequence[str | os.PathLike[str]]) -> list[Record]:
     Raises:
         WorkdirError: a folder holds no run, a run that has nothing to show yet, or a damaged file.
     """
-    paths = [Path(workdir) for workdir in workdirs]
-    names = [path.resolve().name for path in paths]
-    if len(set(names)) < len(names):
-        names = [str(path) for path in paths]
-    return [read_run(path, name) for path, name in zip(paths, names, strict=True)]
+    return [read_run(path, name) for name, path in named(workdirs).items()]
 
 
 def read_run(workdir: Path, name: str) -> Record:
@@ -115,13 +99,15 @@ def read_run(workdir: Path, name: str) -> Record:
     except OSError as error:
         raise WorkdirError(f"cannot read {error.filename}: {error.strerror}; give yourself access to it") from None
     num_lines = len(events) + len(metrics) + len(trace)
-    events, metrics, trace = ([line for line in lines if _is_sound(line)] for lines in (events, metrics, trace))
+    events = [event for event in events if not unsound(event)]
+    metrics = [line for line in metrics if not wrong(line, {**METRICS_FIELDS, **METRICS_MORE})]
+    trace = [row for row in trace if isinstance(row, dict) and not wrong(row, TIMELINE_FIELDS)]
     _check_figures(workdir / CONFIG_FILE, (config or {}).get("config") or {})
     _check_figures(workdir / SUMMARY_FILE, {**(summary or {}), **((summary or {}).get("units") or {}), "units": 0})
     for event in events:
-        _check(workdir / EVENTS_FILE, event, (*_EVENT, *FIELDS.get(event.get("kind", ""), ())))
+        _check(workdir / EVENTS_FILE, event, ("t", "kind", "phase", *FIELDS.get(event.get("kind", ""), ())))
     for line in metrics:
-        _check(workdir / METRICS_FILE, line, _METRICS)
+        _check(workdir / METRICS_FILE, line, tuple(METRICS_FIELDS))
     if summary is None and all(event["kind"] in BEFORE_WORK for event in events):
         raise WorkdirError(f"the run in {workdir} has nothing to show yet: no phase was entered; come back when one is")
     try:
@@ -141,22 +127,11 @@ def read_run(workdir: Path, name: str) -> Record:
     )
 
 
-def _is_sound(line: Any) -> bool:
-    """Return whether a line holds numbers where numbers are drawn, and texts where texts are."""
-    return isinstance(line, dict) and all(
-        _KINDS[kind](value) for name, value in line.items() if (kind := _kind_of(name)) is not None
-    )
-
-
-def _kind_of(name: str) -> str | None:
-    return LINES.get(name, "a number or null" if name.endswith("_secs") else None)
-
-
 def _check_figures(path: Path, values: Mapping[str, Any]) -> None:
     """Check the numbers that a page shows of a configuration or a summary."""
     for name in FIGURES & values.keys():
-        if not _is_number(values[name]):
-            raise WorkdirError(f"{path} is damaged: {name} is {_said(values[name])}, not a number; restore it")
+        if not is_number(values[name]):
+            raise WorkdirError(f"{path} is damaged: {name} is {shown(values[name])}, not a number; restore it")
 
 
 def _below(folder: Path) -> str:
@@ -179,7 +154,7 @@ def read_search(folder: Path) -> dict[str, Any] | None:
         _check_kinds(path, search, SEARCH, "")
         for at, setting in enumerate(search["settings"]):
             if not isinstance(setting, dict):
-                raise WorkdirError(f"{path} is damaged: settings[{at}] is {_said(setting)}, not an object; restore it")
+                raise WorkdirError(f"{path} is damaged: settings[{at}] is {shown(setting)}, not an object; restore it")
             setting.setdefault("converged", None)  # records that were written before it was counted lack it
             _check_kinds(path, setting, SETTING, f"settings[{at}].")
     return search
@@ -211,63 +186,12 @@ def _read_object(path: Path) -> dict[str, Any] | None:
 def _check(path: Path, line: Mapping[str, Any], fields: Sequence[str]) -> None:
     missing = [field for field in fields if field not in line]
     if missing:
-        raise WorkdirError(f"{path} is damaged: the line {_said(line)} lacks {', '.join(missing)}; restore the file")
+        raise WorkdirError(f"{path} is damaged: the line {shown(line)} lacks {', '.join(missing)}; restore the file")
 
 
 def _check_kinds(path: Path, values: Mapping[str, Any], kinds: Mapping[str, str], where: str) -> None:
     """Check that an object holds a value of its kind under each name; `where` it stands in the file."""
     _check(path, values, tuple(kinds))
     for name, kind in kinds.items():
-        if not _KINDS[kind](values[name]):
-            raise WorkdirError(f"{path} is damaged: {where}{name} is {_said(values[name])}, not {kind}; restore it")
-
-
-def _said(value: Any) -> str:
-    return json.dumps(value)[:80]
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_by_name(value: Any) -> bool:
-    return isinstance(value, dict) and all(each is None or _is_number(each) for each in value.values())
-
-
-def _is_by_host(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(workers, dict) and all(map(str.isdecimal, workers)) and all(map(_is_count, workers.values()))
-        for workers in value.values()
-    )
-
-
-def _is_list(value: Any, holds: Callable[[Any], bool]) -> bool:
-    return isinstance(value, list) and all(map(holds, value))
-
-
-_KINDS: dict[str, Callable[[Any], bool]] = {
-    "a text": _is_text,
-    "a text or null": lambda value: value is None or _is_text(value),
-    "texts": lambda value: _is_list(value, _is_text),
-    "a count": lambda value: _is_count(value),
-    "a number": _is_number,
-    "a number above 0": lambda value: _is_number(value) and value > 0,
-    "a number or null": lambda value: value is None or _is_number(value),
-    "numbers or nulls": lambda value: _is_list(value, lambda each: each is None or _is_number(each)),
-    "true, false or null": lambda value: value is None or isinstance(value, bool),
-    "a list": lambda value: isinstance(value, list),
-    "counts": lambda value: _is_list(value, _is_count),
-    "counts, or numbers by count": lambda value: (
-        _is_list(value, _is_count) or (_is_by_name(value) and all(map(str.isdecimal, value)))
-    ),
-    "numbers by name": lambda value: _is_by_name(value),
-    "counts by host and worker": lambda value: _is_by_host(value),
-}
+        if not KINDS[kind](values[name]):
+            raise WorkdirError(f"{path} is damaged: {where}{name} is {shown(values[name])}, not {kind}; restore it")

@@ -91,8 +91,10 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     return kept
 
 
-def number(value: float) -> str:
-    """Return a figure of four digits, or all of them above 1,000."""
+def number(value: float | None) -> str:
+    """Return a figure of four digits, or all of them above 1,000; "-" for none."""
+    if value is None:
+        return "-"
     if value == 0 or abs(value) >= 1_000:
         return f"{value:,.0f}"
     return f"{value:.4g}"
@@ -106,8 +108,10 @@ def short(value: float) -> str:
     return f"{value:.4g}"
 
 
-def duration(secs: float) -> str:
-    """Return a length of time: 0.046 s, 3.8 s, 1:15, 2:00:00."""
+def duration(secs: float | None) -> str:
+    """Return a length of time: 0.046 s, 3.8 s, 1:15, 2:00:00; "-" for none."""
+    if secs is None:
+        return "-"
     if secs < 60:
         return f"{secs:.3g} s"
     minutes, rest = divmod(round(secs), 60)
@@ -115,8 +119,10 @@ def duration(secs: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def millis(secs: float) -> str:
-    """Return a short length of time in milliseconds, without digits that say nothing."""
+def millis(secs: float | None) -> str:
+    """Return a short length of time in milliseconds, without digits that say nothing; "-" for none."""
+    if secs is None:
+        return "-"
     return f"{secs * 1e3:,.0f} ms" if secs >= 0.01 else f"{secs * 1e3:.2g} ms"
 
 

@@ -23,14 +23,15 @@ _WAITING_BYTES = 16 << 20
 
 def encode(value: Any) -> str:
     """Return strict JSON on one line: what is not finite becomes null, NumPy scalars become numbers."""
-    return json.dumps(_plain(value), allow_nan=False, separators=(",", ":"))
+    return json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value as JSON will hold it; `encode` says what becomes of what."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

@@ -6,53 +6,85 @@ and the kind's own fields; a writer may add fields, never leave one out.
 
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from hybridsync.core.clock import Clock
-from hybridsync.storage.jsonl import LineFile, read_lines
+from hybridsync.storage.jsonl import LineFile, plain, read_lines
+from hybridsync.telemetry.kinds import NUMBER, wrong
 
 EVENTS_FILE = "events.jsonl"
 
-FIELDS: dict[str, tuple[str, ...]] = {
-    "run_started": (),
-    "role_started": ("role", "id", "pid", "host", "address"),
-    "role_lost": ("role", "id", "reason"),
-    "phase_entered": ("protocol", "members", "reason", "units", "learning_rate", "units_per_update"),
-    "phase_ended": (),
-    "switch": (
-        "from", "to", "reason", "units", "fingerprint",
-        "drain_secs", "capture_secs", "reserve_secs", "enter_secs", "commit_secs", "compile_secs",
-        "stall_secs",
-    ),
-    "straggler_flagged": ("worker", "rate", "threshold"),
-    "straggler_cleared": ("worker", "rate", "threshold"),
-    "policy_decided": (
-        "policy", "action", "workers", "rates", "threshold", "why",
-        "expected_secs", "saved_secs", "cost_secs", "units_left",
-    ),
-    "switch_ordered": ("number", "protocol", "units", "why"),
-    "order_dropped": ("number", "protocol", "why"),
-    "stop_ordered": ("why",),
-    "worker_joined": (),
-    "worker_left": (),
-    "world_renewed": ("why",),
-    "rollback": ("to_units", "rolled_back"),
-    "evaluation": ("examples", "accuracy", "loss"),
-    "checkpoint": ("units", "bytes", "secs"),
-    "save_failed": ("units", "error"),
-    "unit_quarantined": ("unit", "workers", "reason"),
-    "worker_quarantined": ("worker", "reason"),
-    "run_finished": (),
-}  # fmt: skip
-"""The fields that a line of each kind holds besides `t`, `wall`, `kind` and `phase`.
+COMMON = {"t": "a number", "wall": "a number", "kind": "a text", "phase": "a count"}
+"""The fields of every line, and their kinds (see `telemetry.kinds`)."""
 
+FIELDS: dict[str, dict[str, str]] = {
+    "run_started": {},
+    "role_started": {"role": "a text", "id": "a count", "pid": "a count", "host": "a text", "address": "a text"},
+    "role_lost": {"role": "a text", "id": "a count", "reason": "a text"},
+    "phase_entered": {
+        "protocol": "a text", "members": "counts", "reason": "a text", "units": "a count",
+        "learning_rate": NUMBER, "units_per_update": "a count",
+    },
+    "phase_ended": {},
+    "switch": {
+        "from": "a text", "to": "a text", "reason": "a text", "units": "a count", "fingerprint": "a text",
+        "drain_secs": NUMBER, "capture_secs": NUMBER, "reserve_secs": NUMBER, "enter_secs": NUMBER,
+        "commit_secs": NUMBER, "compile_secs": NUMBER, "stall_secs": NUMBER,
+    },
+    "straggler_flagged": {"worker": "a count", "rate": NUMBER, "threshold": NUMBER},
+    "straggler_cleared": {"worker": "a count", "rate": NUMBER, "threshold": NUMBER},
+    "policy_decided": {
+        "policy": "a text", "action": "a text", "workers": "counts", "rates": "numbers by count",
+        "threshold": NUMBER, "why": "a text", "expected_secs": NUMBER, "saved_secs": NUMBER, "cost_secs": NUMBER,
+        "units_left": "a number",
+    },
+    "switch_ordered": {"number": "a count", "protocol": "a text", "units": "a count", "why": "a text"},
+    "order_dropped": {"number": "a count", "protocol": "a text", "why": "a text"},
+    "stop_ordered": {"why": "a text"},
+    "worker_joined": {},
+    "worker_left": {},
+    "world_renewed": {"why": "a text"},
+    "rollback": {"to_units": "a count", "rolled_back": "a count"},
+    "evaluation": {"examples": "a count", "accuracy": NUMBER, "loss": NUMBER},
+    "checkpoint": {"units": "a count", "bytes": "a count", "secs": NUMBER},
+    "save_failed": {"units": "a count", "error": "a text"},
+    "unit_quarantined": {"unit": "a count", "workers": "counts", "reason": "a text"},
+    "worker_quarantined": {"worker": "a count", "reason": "a text"},
+    "run_finished": {},
+}  # fmt: skip
+"""The fields that a line of each kind holds besides COMMON, and their kinds.
+
+A line that breaks this is not written, and a reader leaves it out.
 `run_started` adds, among others, `quarantined`: the damaged checkpoints that were set aside before it, newest first,
 each as [number, reason]. The number is the commit's running number, which names its folder in `checkpoints/`, and is
 no count of units.
 """
 
-_COMMON = {"t", "wall", "kind", "phase"}
+MORE: dict[str, dict[str, str]] = {
+    "run_started": {"reason": "a text", "quarantined": "a list"},
+    "phase_entered": {"why": "a text", "fingerprint": "a text", "compile_secs": NUMBER, "lane": "a number"},
+    "phase_ended": {"units": "a count", "why": "a text"},
+    "straggler_flagged": {"centre": NUMBER, "rounds": "a count", "workers": "a count"},
+    "straggler_cleared": {"centre": NUMBER, "rounds": "a count", "workers": "a count"},
+    "worker_joined": {"worker": "a count"},
+    "worker_left": {"worker": "a count"},
+    "evaluation": {"units": "a count"},
+    "run_finished": {"exit": "a text", "error": "a text or null"},
+}
+"""Fields that a line may lack, and that readers use where they are there. What is declared nowhere has any kind."""
+
+
+def unsound(event: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the values of an event, as JSON holds it; of a kind that is not known, COMMON counts.
+
+    >>> unsound({"kind": "stop_ordered", "why": 3})
+    ['why is 3, not a text']
+    """
+    found = wrong(event, COMMON)
+    kind = event.get("kind")
+    return found or [*wrong(event, FIELDS.get(kind, {})), *wrong(event, MORE.get(kind, {}))]
 
 
 class Elapsed:
@@ -167,5 +199,7 @@ def _event(kind: str, phase: int, t: float, wall: float, fields: dict[str, Any])
     assert kind in FIELDS, f"unknown kind of event {kind!r}; FIELDS names {', '.join(FIELDS)}"
     missing = [name for name in FIELDS[kind] if name not in fields]
     assert not missing, f"a {kind} event lacks {', '.join(missing)}"
-    assert not _COMMON & fields.keys(), f"a {kind} event may not bring its own {_COMMON & fields.keys()}"
-    return {"t": round(t, 6), "wall": round(wall, 6), "kind": kind, "phase": phase, **fields}
+    assert not COMMON.keys() & fields.keys(), f"a {kind} event may not bring its own {COMMON.keys() & fields.keys()}"
+    event = plain({"t": round(t, 6), "wall": round(wall, 6), "kind": kind, "phase": phase, **fields})
+    assert not unsound(event), f"a {kind} event cannot be read: {', '.join(unsound(event))}"
+    return event

@@ -16,8 +16,25 @@ from typing import Protocol
 
 from hybridsync.storage.jsonl import LineFile
 from hybridsync.telemetry.events import Elapsed
+from hybridsync.telemetry.kinds import NUMBER
 
 METRICS_FILE = "metrics.jsonl"
+
+FIELDS = {
+    **dict.fromkeys(("t", "units", "examples"), "a number"),
+    "phase": "a count",
+    "protocol": "a text",
+    **dict.fromkeys(("loss", "learning_rate", "examples_per_sec"), NUMBER),
+    "staleness": "numbers by name",
+    "workers": "numbers by count",
+}
+"""The fields of every line, and their kinds (see `telemetry.kinds`)."""
+
+MORE = {
+    **dict.fromkeys(("compute_secs", "wait_secs", "sent_bytes", "received_bytes"), "numbers by count"),
+    "applied_by": "counts by host and worker",
+}
+"""Fields that lines of earlier versions lack."""
 
 
 class Staleness:

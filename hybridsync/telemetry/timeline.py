@@ -21,6 +21,9 @@ from hybridsync.telemetry.timeline_part import PART_FILE, TimelinePart
 
 TIMELINE_FILE = "timeline.json"
 
+FIELDS = {**dict.fromkeys(("ts", "dur", "pid", "tid"), "a number"), **dict.fromkeys(("ph", "cat"), "a text")}
+"""Fields of the trace's rows and spans that readers use, and their kinds (see `telemetry.kinds`)."""
+
 _FIRST_PID = {"supervisor": 1, "chief": 2, "server": 1_000, "worker": 10_000}
 _SPAN = '{"ph":"X"'
 

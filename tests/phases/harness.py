@@ -74,6 +74,7 @@ class Harness:
         self.workdir, self.clock, self.chief = workdir, ManualClock(), Told(applied)
         telemetry = TelemetryConfig(log_secs=LOG_SECS)
         config = RunConfig(workload=WORKLOAD, unit_size=UNIT_SIZE, workers=4, plan="bsp:50%,asp", telemetry=telemetry)
+        self.config = config
         run = run or Run(config, tally_task(WORKLOAD), plain_sgd(RATE), workdir)
         self.recorder = Recorder.open(workdir, self.clock)
         self.switches: list[dict[str, Any]] = []

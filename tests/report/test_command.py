@@ -1,10 +1,15 @@
 """`python -m launch.report`: what it writes, what it refuses; each question asked of a fresh interpreter."""
 
+import html
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.report.workdirs import completed
+import pytest
+
+from hybridsync.cli.report import write_report
+from hybridsync.core.errors import WorkdirError
+from tests.report.workdirs import WrittenRun, completed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,8 +35,7 @@ def test_bad_input_gets_one_line_and_exit_1(tmp_path: Path) -> None:
         ((), "no run was named"),
         ((tmp_path / "gone",), "there is no folder"),
         ((run / "config.json",), "config.json/search.json: Not a directory; name the --workdir of a run"),
-        ((run, run / "config.json"), "there is no folder"),
-        ((run, tmp_path), "holds no run"),
+        ((tmp_path,), "holds no run"),
         ((run, f"--out={tmp_path / 'gone' / 'x.html'}"), "cannot write"),
     ]:
         done = _report(*arguments)
@@ -54,7 +58,42 @@ with no_access(Path({str(tmp_path)!r})):
         print(code, file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    first, code, second, same = done.stderr.splitlines()
+    alone, code, *left_out, none, same = done.stderr.splitlines()
     assert (code, same) == ("1", "1")
-    for line in (first, second):
-        assert line.startswith("error: cannot read ") and "Permission denied; name the --workdir" in line
+    assert alone.startswith("error: cannot read ") and "Permission denied; name the --workdir" in alone
+    assert [line.partition(": cannot read ")[0] for line in left_out] == ["left out"] * 2
+    assert none == "error: none of the 2 runs can be shown; name one that can"
+
+
+@pytest.mark.parametrize("spoiled", ["gone", "no run", "not begun", "damaged line", "damaged value"])
+def test_runs_that_cannot_be_shown_are_named_and_the_page_has_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spoiled: str
+) -> None:
+    usable, other = completed(tmp_path / "usable"), tmp_path / "other"
+    if spoiled == "no run":
+        other.mkdir()
+    elif spoiled == "not begun":
+        WrittenRun(other).close()
+    elif spoiled != "gone":
+        file = completed(other) / ("metrics.jsonl" if spoiled == "damaged line" else "config.json")
+        file.write_text(
+            "[]\n" + file.read_text() if spoiled == "damaged line" else '{"config": {"workload": 1, "unit_size": 8}}'
+        )
+    with pytest.raises(WorkdirError) as alone:
+        write_report([str(other)], None)
+    assert "WorkdirError" not in str(alone.value)
+    written = write_report([str(other), str(usable)], None)
+    assert written == usable / "report.html", "the first run that can be shown"
+    assert capsys.readouterr().err == f"left out: {alone.value}\n"
+    assert html.escape(f"left out: {alone.value}") in written.read_text()
+    assert "<h1>usable " in written.read_text()
+
+
+def test_runs_of_which_none_can_be_shown_are_refused_with_each_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(WorkdirError, match="none of the 2 runs can be shown"):
+        write_report([str(tmp_path / "a"), str(tmp_path / "b")], None)
+    assert [line.partition(" folder ")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "left out: there is no"
+    ] * 2
