@@ -132,7 +132,8 @@ class Controller:
     def _run(self) -> Summary:
         try:
             self._train()
-        except Preempted:  # while those who were to train on were waited for
+        except Preempted as asked:  # while those who were to train on were waited for: it names who is missing
+            self._reporter.show_line(str(asked))
             self._state.is_ending = True
             self._commit_newest()
         self._saving.collect(all_of_them=True)

@@ -41,6 +41,29 @@ def test_the_service_starts_without_jax_and_listens_on_one_address_only() -> Non
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("name", ["http_proxy", "https_proxy", "grpc_proxy"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_a_worker_reaches_the_service_and_not_a_web_proxy(name: str, host: str) -> None:
+    """User code in the same process finds its proxy settings as before."""
+    program = (
+        "import os, sys; from hybridsync.collectives.mesh.coordination_service import start_service; "
+        "from hybridsync.collectives.mesh.process_group import _connect; before = dict(os.environ); "
+        f"service = start_service(1, '{host}:0'); client = _connect(service.address, 0, 0, [0], 20.0); "
+        "assert dict(os.environ) == {**before, 'TF_CPP_MIN_LOG_LEVEL': '2'}; client.key_value_set('a', 'b'); "
+        "print(client.blocking_key_value_get('a', 1000), flush=True); os._exit(0)"
+    )
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", name: "http://127.0.0.1:9", "no_proxy": "example.org"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=ANSWER_SECS,
+    )
+    assert (done.stdout, done.returncode) == ("b\n", 0), done.stderr
+
+
 def test_an_address_of_another_machine_is_refused() -> None:
     before = listening()
     with pytest.raises(HybridSyncError, match=r"cannot listen on 203\.0\.113\.1"):

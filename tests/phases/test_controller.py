@@ -53,7 +53,13 @@ class FakeControl:
 
 
 class Reporter:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
     def tick(self) -> None: ...
+
+    def show_line(self, text: str) -> None:
+        self.lines.append(text)
 
     def finish(self, how: str, error: str | None) -> tuple[str, str | None]:
         return how, error
@@ -123,7 +129,8 @@ class Harness:
         self.stages, self.control, self.committer = Stages([*outcomes]), FakeControl(), Committer()
         snapshot = StartingState().snapshot
         self.state = ControllerState(snapshot, "chief", "start")
-        parts: Any = (self.control, self.stages, Saving(), self.committer, Reporter(), Roles())
+        self.reporter = Reporter()
+        parts: Any = (self.control, self.stages, Saving(), self.committer, self.reporter, Roles())
         control, stages, saving, committer, reporter, arrivals = parts
         self.controller = Controller(
             WORKLOAD,
@@ -175,7 +182,7 @@ def test_a_run_that_is_stopped_while_roles_are_awaited_commits_the_newest_state_
     harness.control.num_applied = 8
     assert harness.controller.run() == ("preempted", None)
     assert harness.stages.asked[2:] == ["submit", "await_commit", "gather", "submit", "await_commit"]
-    assert harness.state.is_ending
+    assert harness.state.is_ending and harness.reporter.lines == ["asked to stop"], "who is missing is not said"
 
 
 def test_a_run_that_fails_tells_its_roles_and_closes_the_committer():

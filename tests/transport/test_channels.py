@@ -58,6 +58,16 @@ def test_several_services_share_one_port(serve, closing) -> None:
     assert closing(SnapshotClient(address)).take_snapshot(PHASE_ID, final=False).num_bytes == 10
 
 
+@pytest.mark.parametrize("name", ["http_proxy", "https_proxy", "grpc_proxy", "all_proxy"])
+def test_a_call_goes_to_the_role_and_not_to_a_web_proxy(
+    serve, closing, nowhere: str, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for variable in (name, name.upper()):
+        monkeypatch.setenv(variable, f"http://{nowhere}")
+    client = closing(ChiefClient(serve(ChiefServicer(FakeChief()), address="127.0.0.1:0"), deadline_secs=SOON))
+    assert client.lease(REQUEST).final
+
+
 def test_a_call_waits_for_a_role_that_starts_late(serve, closing) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a port might be another process's by then
         address = at_socket(Path(folder) / "role")

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hybridsync.collectives.device_choice import NUM_DEVICES, devices_of
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 _CONNECT_EXTRA_SECS = 5  # connect() takes this much longer than its init_timeout
 _POLL_SECS = 0.1
+_NO_PROXY = "no_grpc_proxy"
 _TOPOLOGY_KEY = "cpu:global_topology/cpu"
 _GLOO_KEY = "cpu:gloo"
 
@@ -255,16 +258,17 @@ def _connect(address: str, process_index: int, place: int, slots: Sequence[int],
             f"worker {process_index} finds no coordination service at {address} within {timeout_secs:g} s "
             f"({error}): is the supervisor alive?"
         ) from error
-    client = construct(
-        "the coordination client",
-        make,
-        address,
-        place,
-        init_timeout=max(1, math.ceil(timeout_secs) - _CONNECT_EXTRA_SECS),
-        use_compression=True,
-        heartbeat_timeout=HEARTBEAT_SECS,
-        missed_heartbeat_callback=lambda status: None,  # without one, a failed connect() ends the process
-    )
+    with _without_proxy(address):
+        client = construct(
+            "the coordination client",
+            make,
+            address,
+            place,
+            init_timeout=max(1, math.ceil(timeout_secs) - _CONNECT_EXTRA_SECS),
+            use_compression=True,
+            heartbeat_timeout=HEARTBEAT_SECS,
+            missed_heartbeat_callback=lambda status: None,  # without one, a failed connect() ends the process
+        )
     try:
         client.connect()
     except RuntimeError as error:
@@ -273,6 +277,25 @@ def _connect(address: str, process_index: int, place: int, slots: Sequence[int],
             f"{list(slots)}, and not all of them connected ({error}); see their logs"
         ) from error
     return client
+
+
+@contextmanager
+def _without_proxy(address: str) -> Iterator[None]:
+    """Have a channel that jaxlib makes meanwhile go to `address` directly, whatever proxy the environment names.
+
+    jaxlib takes no options for its channel. gRPC reads the environment when a channel is made; `no_grpc_proxy` is for
+    gRPC alone and goes before `no_proxy`, so that user code finds its proxy as before.
+    """
+    former = os.environ.get(_NO_PROXY)
+    others = former or os.environ.get("no_proxy", "")
+    os.environ[_NO_PROXY] = ",".join(filter(None, (others, address.rpartition(":")[0].strip("[]"))))
+    try:
+        yield
+    finally:
+        if former is None:
+            del os.environ[_NO_PROXY]
+        else:
+            os.environ[_NO_PROXY] = former
 
 
 def _reach(address: str, timeout_secs: float) -> None:

@@ -44,6 +44,7 @@ _CHANNEL_OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 1000),  # this one is the time a connection attempt is given
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_retries", 0),  # `call` retries
+    ("grpc.enable_http_proxy", 0),  # a proxy of the environment is for the web: it reaches no role, or a wrong one
     ("grpc.use_local_subchannel_pool", 1),  # two clients in one process do not share a connection
 ]
 
