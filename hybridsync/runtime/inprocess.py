@@ -86,7 +86,6 @@ class InProcess:
         transport.serve(Services(holder=self._replica), REPLICA)
         self._collectives = collectives(programs)
         self._communicators: dict[PhaseId, Communicator] = {}
-        self._broken_off = ""
         self._lock = threading.Lock()
         self._recorders = [worker_recorder(run, worker, clock) for worker in range(run.config.workers)]
         self._loops: dict[int, WorkerLoop] = {}
@@ -181,9 +180,8 @@ class InProcess:
         self._break_off(str(error))
 
     def _break_off(self, reason: str) -> None:
-        """End every wait of one role for another, whatever the protocol: those under way, and later ones."""
+        """End every wait of one worker for another, whatever the protocol."""
         with self._lock:
-            self._broken_off = self._broken_off or reason
             waited_in: list[Breakable] = [self._primary, *self._communicators.values()]
         for each in waited_in:
             each.break_off(reason)
@@ -210,10 +208,7 @@ class InProcess:
         with self._lock:
             if phase.id not in self._communicators:  # all threads of the phase share one
                 self._communicators[phase.id] = self._collectives.communicator(phase)
-            communicator, broken_off = self._communicators[phase.id], self._broken_off
-        if broken_off:  # before this worker came: the others it would wait for may have left already
-            communicator.break_off(broken_off)
-        return communicator
+            return self._communicators[phase.id]
 
     @staticmethod
     def _hello(role: str, role_id: int, address: str, schema: str) -> Hello:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Callable
-from itertools import count
 from types import SimpleNamespace
 from typing import cast
 from unittest.mock import Mock
@@ -17,13 +15,10 @@ import pytest
 from hybridsync import EmulationConfig, Trainer, protocols
 from hybridsync.chief.run_state import RunState
 from hybridsync.collectives import threads
-from hybridsync.collectives.backend import Communicator
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import ConfigError, HybridSyncError, PlanError, RoleLost
 from hybridsync.data import UnitSource
-from hybridsync.interfaces.phase import Phase
 from hybridsync.runtime import inprocess
-from hybridsync.runtime.inprocess import InProcess
 from hybridsync.server import primary
 from hybridsync.server.shard_state import Progress
 from hybridsync.training.buffer_layout import fingerprint
@@ -333,16 +328,16 @@ def test_a_resumed_run_preempted_before_it_commits_returns_the_state_it_resumed_
 
 
 class FailingSource:
-    """The tally's source, whose unit 20 cannot be read; or those of which `fails` says so."""
+    """The tally's source, whose unit 20 cannot be read."""
 
-    def __init__(self, source, error: Exception, fails: Callable[[int], bool] = lambda unit: unit == 20) -> None:
-        self._source, self._error, self._fails = source, error, fails
+    def __init__(self, source, error: Exception) -> None:
+        self._source, self._error = source, error
 
     def __getattr__(self, name: str):
         return getattr(self._source, name)
 
     def batch(self, unit: int, *, unit_size: int, seed: int):
-        if self._fails(unit):
+        if unit == 20:
             raise self._error
         return self._source.batch(unit, unit_size=unit_size, seed=seed)
 
@@ -389,37 +384,6 @@ def test_an_error_of_one_worker_releases_the_others_under_every_protocol(plan, m
     for thread in set(threading.enumerate()) - before:
         thread.join(LIMIT_SECS)
         assert not thread.is_alive(), f"the thread {thread.name} is left"
-
-
-def test_a_worker_that_enters_after_the_error_does_not_wait_for_the_one_that_left(monkeypatch):
-    for module, name in ((inprocess, "JOIN_SECS"), (threads, "DEADLINE_SECS")):
-        monkeypatch.setattr(module, name, 10 * LIMIT_SECS)
-    enter, break_off, broken_off, entered = InProcess._communicator_of, InProcess._break_off, threading.Event(), count()
-
-    def enter_late(self: InProcess, phase: Phase) -> Communicator:
-        if next(entered):
-            assert broken_off.wait(LIMIT_SECS)
-        return enter(self, phase)
-
-    def break_off_once_more(self: InProcess, reason: str) -> None:
-        break_off(self, reason)
-        if reason == "the run is over":
-            broken_off.set()
-
-    monkeypatch.setattr(InProcess, "_communicator_of", enter_late)
-    monkeypatch.setattr(InProcess, "_break_off", break_off_once_more)
-    task, read, begun = tally_task(64), count(), SYSTEM_CLOCK.monotonic()
-
-    def is_first(unit: int) -> bool:
-        return threading.current_thread().name.startswith("worker") and next(read) == 0
-
-    source = cast("UnitSource", FailingSource(task.source, OSError("disk gone"), is_first))
-    with pytest.raises(RoleLost, match="disk gone"):
-        Trainer(
-            Task(task.init, task.loss, source), plain_sgd(), workload=64, unit_size=1, workers=2, plan="bsp",
-            progress=False,
-        ).fit()  # fmt: skip
-    assert SYSTEM_CLOCK.monotonic() - begun < LIMIT_SECS
 
 
 def test_a_thread_that_hangs_in_the_task_keeps_no_error_from_the_caller(monkeypatch):
