@@ -28,10 +28,10 @@ from hybridsync.config.recipes import located
 from hybridsync.config.typing import annotations
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import ConfigError, HybridSyncError, NotRunning
+from hybridsync.core.paths import local_path
 from hybridsync.interfaces.commands import SwitchReply, SwitchRequest
 from hybridsync.phases.reporter import Hook
 from hybridsync.runtime.inprocess import InProcess
-from hybridsync.storage.durable import local_path
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.telemetry.progress import open_progress
 from hybridsync.telemetry.recorder import Recorder
@@ -149,12 +149,12 @@ class Trainer:
     ) -> None:
         check_known("Trainer", fields, [*annotations(RunConfig), *_OPTIONS])
         config = RunConfig(**fields) if config is None else dataclasses.replace(config, **fields)
-        self._run = _planned(Run(config, task, optimizer, _workdir(workdir), _path(file)), history)
+        self._run = _planned(Run(config, task, optimizer, _path(workdir), _path(file)), _path(history))
         self._run.check()
         if resume not in get_args(Resume):
             raise ConfigError(f"resume must be one of {', '.join(get_args(Resume))}, got {resume!r}; correct it")
         self._resume: Resume = resume
-        self._init_from = _workdir(init_from)
+        self._init_from = _path(init_from)
         self._convert_units, self._progress = convert_units, progress
         self._hooks: list[tuple[Hook, int]] = []
         self._chief: Chief | None = None
@@ -175,6 +175,8 @@ class Trainer:
           ConfigError: the file or a value cannot be used.
         """
         file = located(os.fspath(path))
+        for name in ("workdir", "init_from", "history"):
+            options[name] = _path(options.get(name))  # before the file runs, which may change the working directory
         loaded = load_config(file, overrides)
         return cls(*loaded.build(loaded.config), loaded.config, file=file, **options)
 
@@ -309,7 +311,7 @@ def _received(metrics: queue.Queue[Metrics | None], fitted: Future[FitResult]) -
         yield newest
 
 
-def _planned(run: Run, history: str | Path | None) -> Run:
+def _planned(run: Run, history: Path | None) -> Run:
     """Return the run with its plan written out, where that is "auto"."""
     if not is_auto(run.config):
         return run
@@ -320,9 +322,5 @@ def _planned(run: Run, history: str | Path | None) -> Run:
     return dataclasses.replace(run, config=recalled.config)
 
 
-def _workdir(path: str | Path | None) -> Path | None:
-    return None if path is None else local_path(path)
-
-
 def _path(path: str | Path | None) -> Path | None:
-    return Path(path) if path is not None else None
+    return None if path is None else local_path(path)

@@ -20,8 +20,8 @@ from absl import flags
 from hybridsync.cli.command import run
 from hybridsync.config.keywords import did_you_mean
 from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, HybridSyncError
+from hybridsync.core.paths import local_path
 from hybridsync.security.cluster_certificates import init, issue, revoke, rotate
-from hybridsync.storage.durable import local_path
 
 ACTIONS = ("init", "issue", "rotate", "revoke")
 

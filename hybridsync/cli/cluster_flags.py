@@ -23,9 +23,9 @@ from hybridsync.cluster.job import (
     number_of_hosts,
 )
 from hybridsync.core.errors import ConfigError
+from hybridsync.core.paths import local_path
 from hybridsync.runtime.cluster_spec import PRIVATE, ClusterSpec
 from hybridsync.runtime.user_output import say
-from hybridsync.storage.durable import local_path
 from hybridsync.workdir.resuming import check_workdir
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _ssh(launch_of: Callable[[ClusterSpec], Launch]) -> int:
     """Become the script; this machine need not share the hosts' file system, so it looks at no workdir there."""
     from hybridsync.submission import ssh
 
-    hosts = Path(FLAGS.hosts)
+    hosts = local_path(FLAGS.hosts)
     addresses = ssh.read_addresses(hosts)
     if not FLAGS.certs:
         made = commands_for_certificates("certs", len(addresses))

@@ -21,11 +21,11 @@ from hybridsync.cli.command import run
 from hybridsync.cli.standard_streams import outlast
 from hybridsync.cluster.discovery import DEFAULT_PORT, Place, discover
 from hybridsync.core.errors import ConfigError, HybridSyncError
+from hybridsync.core.paths import local_path
 from hybridsync.runtime.cluster_spec import ClusterSpec
 from hybridsync.runtime.fork_server import is_role
 from hybridsync.runtime.own_address import own_address
 from hybridsync.runtime.processes import attach, supervise
-from hybridsync.storage.durable import local_path
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("head", "", f"address of the head, HOST or HOST:PORT; port {DEFAULT_PORT} where none is named")

@@ -16,8 +16,8 @@ from hybridsync.cli.standard_streams import ends_with_its_reader
 from hybridsync.config.keywords import did_you_mean
 from hybridsync.core.clock import pause
 from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, HybridSyncError, WorkdirError
+from hybridsync.core.paths import local_path
 from hybridsync.runtime.running_run import await_end, running
-from hybridsync.storage.durable import local_path
 from hybridsync.storage.followed_file import FollowedFile
 from hybridsync.storage.lock_holder import holder_of
 

@@ -17,11 +17,12 @@ from absl import flags
 from hybridsync.cli.command import run
 from hybridsync.cli.standard_streams import ends_with_its_reader
 from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, HybridSyncError, WorkdirError
+from hybridsync.core.paths import local_path
 from hybridsync.report.model import Record
 from hybridsync.report.page import page
 from hybridsync.report.reading import named, read_run, read_search
 from hybridsync.report.search import search_page
-from hybridsync.storage.durable import local_path, private
+from hybridsync.storage.durable import private
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("out", None, "file to write; by default report.html in the first run's workdir")
@@ -38,9 +39,7 @@ def write_report(workdirs: list[str], out: str | None) -> Path:
       WorkdirError: none of the folders holds a run that can be shown: one without anything to show, or with a damaged
         file; a path is not a folder, or cannot be read; or the disk refuses.
     """
-    for named_path in (*workdirs, out or ""):
-        local_path(named_path)
-    runs = named(workdirs)
+    runs, path = named([local_path(folder) for folder in workdirs]), local_path(out) if out else None
     if len(runs) == 1:
         ((name, folder),) = runs.items()
         with _refusing(folder):
@@ -53,7 +52,7 @@ def write_report(workdirs: list[str], out: str | None) -> Path:
         if not records:
             raise WorkdirError(f"none of the {len(runs)} runs can be shown; name one that can")
         folder, text = runs[records[0].name], page(records, reasons)
-    path = Path(out) if out else folder / REPORT_FILE
+    path = path or folder / REPORT_FILE
     try:
         with open(path, "w", encoding="utf-8", opener=None if out else private) as file:
             file.write(text)

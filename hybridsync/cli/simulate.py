@@ -21,12 +21,12 @@ from hybridsync.config import RunConfig, apply_overrides, load_config, restore_v
 from hybridsync.config.recipes import located
 from hybridsync.core.counted import counted
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, ConfigError, HybridSyncError
+from hybridsync.core.paths import local_path
 from hybridsync.simulator.calibration import fit, read_measured
 from hybridsync.simulator.cluster import Scenario
 from hybridsync.simulator.scenarios import load_scenario, write_scenario
 from hybridsync.simulator.study import Study
 from hybridsync.simulator.table import fitted_table, table
-from hybridsync.storage.durable import local_path
 from hybridsync.workdir.auto_plan import AUTO, SIMULATED, written_out
 
 FLAGS = flags.FLAGS
@@ -55,7 +55,7 @@ def overrides() -> list[str]:
 
 
 def check() -> None:
-    """Refuse flags that do not go together.
+    """Refuse flags that do not go together, and make their paths whole.
 
     Raises:
       ConfigError: two flags do not go together.
@@ -63,8 +63,9 @@ def check() -> None:
     for name in ("scenario", "calibrate", "workdir", "events", "write_scenario", "compare", "history"):
         if FLAGS[name].value == "":
             raise ConfigError(f"--{name} is empty; give it a value, or leave the flag out")
-    for name in ("calibrate", "workdir"):
-        local_path(FLAGS[name].value or "")
+    for name in ("calibrate", "workdir", "events", "write_scenario", "history"):
+        if FLAGS[name].value is not None:  # before the file runs, which may change the working directory
+            FLAGS[name].value = str(local_path(FLAGS[name].value))
     if not FLAGS.config and not FLAGS.calibrate:
         raise ConfigError("nothing was named to simulate; give --config=FILE or --calibrate=RUN")
     if FLAGS.write_scenario and not FLAGS.calibrate:
@@ -75,10 +76,11 @@ def check() -> None:
 
 def simulate_here(console: Console) -> None:
     """Simulate what the flags ask for and print the table; JAX is loaded when everything has been checked."""
+    file = located(FLAGS.config) if FLAGS.config else None
     scenario = load_scenario(located(FLAGS.scenario, kind="scenario")) if FLAGS.scenario else Scenario()
     about = FLAGS.scenario or "equal workers"
     measured = read_measured(Path(FLAGS.calibrate)) if FLAGS.calibrate else None
-    file = located(FLAGS.config) if FLAGS.config else Path(measured.file if measured else "")
+    file = file or Path(measured.file if measured else "")
     loaded = load_config(file, () if measured else overrides())
     base = restore_values(loaded.config, measured.config) if measured else loaded.config
     config = apply_overrides(base, overrides())

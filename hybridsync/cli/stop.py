@@ -16,10 +16,10 @@ from absl import flags
 from hybridsync.cli.command import run
 from hybridsync.cli.reason import checked_reason
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, ConfigError, HybridSyncError, WaitTimeout
+from hybridsync.core.paths import local_path
 from hybridsync.interfaces.commands import StopRequest
 from hybridsync.runtime.control_file import read_control
 from hybridsync.runtime.running_run import await_end, command_port, explained
-from hybridsync.storage.durable import local_path
 from hybridsync.telemetry.summary import SUMMARY_FILE, read_summary
 
 STOP_SECS = 180.0

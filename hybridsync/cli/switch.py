@@ -14,10 +14,10 @@ from absl import flags
 from hybridsync.cli.command import run
 from hybridsync.cli.reason import checked_reason
 from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, HybridSyncError
+from hybridsync.core.paths import local_path
 from hybridsync.interfaces.commands import SwitchReply, SwitchRequest
 from hybridsync.runtime.control_file import read_control
 from hybridsync.runtime.running_run import command_port, explained
-from hybridsync.storage.durable import local_path
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("why", "", "why, for the event log")

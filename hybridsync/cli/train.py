@@ -24,14 +24,14 @@ from hybridsync.cluster.job import LOCAL, check_flags
 from hybridsync.config import load_config, load_values
 from hybridsync.config.recipes import located
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
+from hybridsync.core.paths import local_path
 from hybridsync.runtime.cluster_spec import ClusterSpec
-from hybridsync.runtime.compilation_cache import open_cache, use_cache
+from hybridsync.runtime.compilation_cache import OFF, open_cache, use_cache
 from hybridsync.runtime.fork_server import ForkServer, connect
 from hybridsync.runtime.processes import ROLE_MODULES, Launch, play, supervise
 from hybridsync.runtime.role_pipe import Child
 from hybridsync.runtime.wiring.collectives import AUTO, CHOICES
 from hybridsync.runtime.wiring.transport import CHOICES as LINKS
-from hybridsync.storage.durable import local_path
 from hybridsync.workdir.auto_plan import written_out
 
 FLAGS = flags.FLAGS
@@ -129,26 +129,32 @@ def launch_of_flags(
         fewest, dots, most = FLAGS.workers.rpartition("..")
         short += [f"workers={most}", *([f"min_workers={fewest}"] if dots else [])]
     overrides = FLAGS.set + short
+    # Before the file runs: it may change the working directory, in every role's process.
     file, workdir = located(FLAGS.config), local_path(FLAGS.workdir)
+    init_from = local_path(FLAGS.init_from) if FLAGS.init_from else None
+    history = str(local_path(FLAGS.history)) if FLAGS.history else None
+    cache = FLAGS.compilation_cache
+    cache = cache if cache in ("", OFF) else str(local_path(cache))
     loaded = (load_values if supervises else load_config)(file, overrides)
     say = functools.partial(print, file=sys.stderr)
-    config = written_out(loaded.config, file, say, history=FLAGS.history, workdir=workdir)
+    config = written_out(loaded.config, file, say, history=history, workdir=workdir)
+    named = [f"--config={file}", f"--workdir={workdir}", *([f"--init_from={init_from}"] if init_from else [])]
     return Launch(
         dataclasses.replace(loaded, config=config),
         file=file,
         workdir=workdir,
         resume=FLAGS.resume,
-        init_from=local_path(FLAGS.init_from) if FLAGS.init_from else None,
+        init_from=init_from,
         convert_units=FLAGS.convert_units,
         bind=FLAGS.bind,
         port=FLAGS.port,
         collective=FLAGS.collective,
         link=FLAGS.link,
         threads_per_role=FLAGS.threads_per_role,
-        compilation_cache=FLAGS.compilation_cache,
+        compilation_cache=cache,
         metrics_port=FLAGS.metrics_port,
         metrics_bind=FLAGS.metrics_bind,
-        argv=(*sys.argv[1:], f"--plan={config.plan}"),  # the plan is looked up once for all roles
+        argv=(*sys.argv[1:], *named, f"--plan={config.plan}"),  # the plan is looked up once for all roles
         program=program,
         cluster=cluster,
     )

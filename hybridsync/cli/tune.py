@@ -22,8 +22,8 @@ from hybridsync.cli.standard_streams import outlast
 from hybridsync.config import LoadedConfig, RunConfig, load_config, load_values
 from hybridsync.config.recipes import located
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
+from hybridsync.core.paths import local_path
 from hybridsync.policies.search_rules import Rules, Search, plan_of
-from hybridsync.storage.durable import local_path
 from hybridsync.tuning.search import Runner
 from hybridsync.tuning.search_table import next_line, table, verdict_lines
 from hybridsync.tuning.session import RUNTIMES, default_folder, search_in
@@ -52,7 +52,7 @@ flags.DEFINE_multi_string("set", [], "path=value of any configuration value; may
 
 
 def overrides() -> list[str]:
-    """Return what the flags change of the configuration.
+    """Return what the flags change of the configuration; makes their paths whole.
 
     Raises:
       ConfigError: a flag is empty, or goes with another runtime.
@@ -60,6 +60,8 @@ def overrides() -> list[str]:
     for name in ("scenario", "history", "workdir"):
         if FLAGS[name].value == "":
             raise ConfigError(f"--{name} is empty; give it a value, or leave the flag out")
+        if FLAGS[name].value is not None and name != "scenario":
+            FLAGS[name].value = str(local_path(FLAGS[name].value))
     if FLAGS.scenario and FLAGS.runtime != "simulator" and not FLAGS.confirm:
         raise ConfigError(f"--scenario is simulated, but --runtime={FLAGS.runtime}; leave one of them out")
     if FLAGS.confirm < 0 or (FLAGS.confirm and FLAGS.runtime == "simulator"):
@@ -71,9 +73,17 @@ def overrides() -> list[str]:
     return FLAGS.set + [f"{name}={FLAGS[name].value}" for name in names if FLAGS[name].value is not None]
 
 
-def runner_of(runtime: str, loaded: LoadedConfig, changes: tuple[str, ...], folder: Path) -> Runner:
+def runner_of(
+    runtime: str,
+    loaded: LoadedConfig,
+    changes: tuple[str, ...],
+    folder: Path,
+    *,
+    file: Path,
+    scenario: Path | None,
+) -> Runner:
     """Return what makes the runs; JAX is loaded when the first of them begins."""
-    file, config = located(FLAGS.config), loaded.config
+    config = loaded.config
 
     def run_of(config: RunConfig) -> Run:
         from hybridsync.runtime.compilation_cache import open_cache, use_cache
@@ -94,9 +104,9 @@ def runner_of(runtime: str, loaded: LoadedConfig, changes: tuple[str, ...], fold
     from hybridsync.simulator.scenarios import load_scenario
     from hybridsync.tuning.simulated_runner import SimulatedRuns
 
-    scenario = load_scenario(located(FLAGS.scenario, kind="scenario")) if FLAGS.scenario else Scenario()
-    scenario.check(config.workers, config.servers)
-    return SimulatedRuns(run_of, config, scenario, FLAGS.scenario or "equal workers", folder)
+    cluster = load_scenario(scenario) if scenario else Scenario()
+    cluster.check(config.workers, config.servers)
+    return SimulatedRuns(run_of, config, cluster, FLAGS.scenario or "equal workers", folder)
 
 
 def search_here(console: Console) -> None:
@@ -104,11 +114,13 @@ def search_here(console: Console) -> None:
     rules = Rules(FLAGS.target, FLAGS.tolerance, FLAGS.settings, FLAGS.runs, FLAGS.doubt, accuracy=FLAGS.accuracy)
     changes = tuple(overrides())
     supervises = FLAGS.runtime == "processes" and not FLAGS.confirm
-    loaded = (load_values if supervises else load_config)(located(FLAGS.config), changes)
+    file, here = located(FLAGS.config), Path.cwd()  # before the file runs, which may change the working directory
+    scenario = located(FLAGS.scenario, kind="scenario") if FLAGS.scenario else None
+    loaded = (load_values if supervises else load_config)(file, changes)
     config = loaded.config
     loaded = dataclasses.replace(loaded, config=dataclasses.replace(config, plan="bsp") if is_auto(config) else config)
-    job = job_of(loaded.config, located(FLAGS.config))
-    base = local_path(FLAGS.workdir) if FLAGS.workdir else default_folder(job)
+    job = job_of(loaded.config, file)
+    base = Path(FLAGS.workdir) if FLAGS.workdir else here / default_folder(job)
 
     def watch(search: Search) -> None:
         if search.missing is not None:
@@ -116,7 +128,7 @@ def search_here(console: Console) -> None:
 
     def search_by(runtime: str, rules: Rules) -> Search:
         folder = base / runtime
-        runner = runner_of(runtime, loaded, changes, folder)
+        runner = runner_of(runtime, loaded, changes, folder, file=file, scenario=scenario)
         search = search_in(folder, job, loaded.config, rules, runner, history=FLAGS.history, watch=watch)
         console.print(table(search))
         for line in verdict_lines(search):

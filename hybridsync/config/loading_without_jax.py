@@ -57,12 +57,13 @@ class _Watch(importlib.abc.MetaPathFinder):
 
 @contextmanager
 def _without_jax() -> Iterator[None]:
-    watch = _Watch()
+    watch, folder = _Watch(), os.getcwd()
     sys.meta_path.insert(0, watch)
     try:
         yield
     finally:
         sys.meta_path.remove(watch)
+        os.chdir(folder)  # the roles run the file, too, and begin where this process did
 
 
 def _elsewhere(path: str | Path, overrides: Sequence[str]) -> RunConfig:

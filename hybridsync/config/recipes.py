@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from hybridsync.core.errors import ConfigError
+from hybridsync.core.paths import local_path
 
 PREFIX = "recipe:"
 SCENARIOS = "scenarios/"
@@ -25,7 +26,7 @@ def located(name: str, *, kind: Literal["recipe", "scenario"] = "recipe") -> Pat
       ConfigError: there is no such recipe or scenario.
     """
     if not name.startswith(PREFIX):
-        return Path(name)
+        return local_path(name)
     wanted = name.removeprefix(PREFIX).removesuffix(".py")
     spec = importlib.util.find_spec(PACKAGE)
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()] if spec else []

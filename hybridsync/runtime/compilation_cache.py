@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hybridsync.core.errors import ConfigError
+from hybridsync.core.paths import local_path
 from hybridsync.storage.durable import FOLDER_MODE
 
 PLACE = "HYBRIDSYNC_COMPILATION_CACHE"
@@ -62,7 +63,7 @@ def open_cache(
     named = named or environment.get(PLACE, "")
     if named == OFF:
         return ""
-    folder = Path(named) if named else _of_user(environment)
+    folder = local_path(named) if named else _of_user(environment)
     try:
         part = _make(folder) / _part(num_threads)
         part.mkdir(mode=FOLDER_MODE, exist_ok=True)

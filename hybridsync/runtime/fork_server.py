@@ -62,6 +62,7 @@ class ForkServer:
         os.set_inheritable(descriptor, False)
         self._line = socket.socket(fileno=descriptor)
         self._supervisor = supervisor
+        self._folder = os.getcwd()
 
     def serve(self, *modules: str) -> Child:
         """Serve orders, and return in each process that becomes a role; the server itself ends with its supervisor.
@@ -128,6 +129,7 @@ class ForkServer:
         for descriptor in lock:
             os.environ[LOCK_FD] = str(descriptor)
         if not alone:
+            os.chdir(self._folder)  # the file runs again, and may change it from here
             _be_program(report, unit, *lock)
         if "jax" in sys.modules:  # it has read the fork server's environment, not this role's
             import jax

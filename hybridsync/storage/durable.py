@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import secrets
 import socket
 from collections.abc import Callable
@@ -32,7 +31,6 @@ LOCK_FILE = "lock"
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 """Of everything that a run makes: what it has learnt and from what is its user's alone."""
 _NONCE_BYTES = 8
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # pathlib makes one slash of two
 HEIRS_SECS = 5.0
 """How long the roles of a killed supervisor may take to end with it."""
 _LOOK_SECS = 0.5
@@ -77,24 +75,6 @@ def sync_tree(path: str | os.PathLike[str]) -> int:
                 os.close(descriptor)
         sync_directory(folder)
     return num_bytes
-
-
-def local_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a workdir, which must be one of the file system.
-
-    >>> local_path("runs/digits").name
-    'digits'
-
-    Raises:
-      WorkdirError: the path names an object store.
-    """
-    text = os.fspath(path)
-    if scheme := _SCHEME.match(text):
-        raise WorkdirError(
-            f"the workdir {text} names an object store ({scheme[1]}): object stores are not supported yet; write to a "
-            "local or shared path"
-        )
-    return Path(path)
 
 
 def make_directory(path: str | os.PathLike[str]) -> Path:

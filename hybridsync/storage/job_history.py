@@ -25,6 +25,7 @@ import xxhash
 
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import HistoryError
+from hybridsync.core.paths import local_path
 from hybridsync.policies.recurring_job import Job
 from hybridsync.policies.search_rules import Outcome
 from hybridsync.storage.durable import FILE_MODE, make_directory, sync_directory
@@ -128,7 +129,7 @@ class AnswerRecord:
 def default_place(environment: Mapping[str, str] = os.environ) -> Path:
     """Return where the history is when nobody names a file."""
     if named := environment.get(PLACE):
-        return Path(named)
+        return local_path(named)
     data = environment.get("XDG_DATA_HOME", "")
     base = Path(data) if Path(data).is_absolute() else Path.home() / ".local" / "share"  # as the XDG standard has it
     return base / "hybridsync" / FILE

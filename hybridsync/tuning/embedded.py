@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hybridsync.config import RunConfig
+from hybridsync.core.paths import local_path
 from hybridsync.policies.search_rules import Rules, Search
 from hybridsync.simulator.cluster import Scenario
 from hybridsync.training.optimizer import Optimizer
@@ -61,7 +62,7 @@ def tune(
     run = Run(dataclasses.replace(config, plan="bsp"), task, optimizer, None)
     run.check()
     job = job_of_run(run)
-    folder = Path(workdir) if workdir is not None else default_folder(job) / runtime
+    folder = local_path(workdir) if workdir is not None else default_folder(job) / runtime
 
     def run_of(config: RunConfig) -> Run:
         return dataclasses.replace(run, config=config)
@@ -72,4 +73,6 @@ def tune(
         scenario = scenario or Scenario()
         scenario.check(config.workers, config.servers)
         runner = SimulatedRuns(run_of, run.config, scenario, "a scenario", folder)
-    return search_in(folder, job, run.config, rules or Rules(), runner, history=history, watch=watch)
+    return search_in(
+        folder, job, run.config, rules or Rules(), runner, history=local_path(history) if history else None, watch=watch
+    )

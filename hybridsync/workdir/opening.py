@@ -15,6 +15,7 @@ import numpy as np
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.orders import Orders, OrderStore
 from hybridsync.core.errors import ResumeError, WorkdirError
+from hybridsync.core.paths import local_path
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.units import Range
 from hybridsync.interfaces.commands import Order
@@ -24,15 +25,7 @@ from hybridsync.policies.plan_checks import CheckOrder, checked_order
 from hybridsync.server.divisibility import check_divisible
 from hybridsync.storage import apply_log
 from hybridsync.storage.checkpoints import CheckpointStore, Restored
-from hybridsync.storage.durable import (
-    Fence,
-    HeldLock,
-    PhaseNumberFile,
-    WorkdirLock,
-    local_path,
-    make_directory,
-    unfenced,
-)
+from hybridsync.storage.durable import Fence, HeldLock, PhaseNumberFile, WorkdirLock, make_directory, unfenced
 from hybridsync.storage.jsonl import read_lines
 from hybridsync.storage.orders_file import OrdersFile
 from hybridsync.telemetry.events import read_events

@@ -94,8 +94,8 @@ def test_an_unknown_configuration_value_is_refused_by_name() -> None:
     assert "learning_rat" in done.stderr and "did you mean 'optimizer.learning_rate'?" in done.stderr
 
 
-def test_a_path_is_taken_as_it_is() -> None:
-    assert located("configs/tally.py") == Path("configs/tally.py")
+def test_a_path_is_made_whole() -> None:
+    assert located("configs/tally.py") == Path.cwd() / "configs" / "tally.py"
 
 
 def test_a_recipe_that_is_not_there_is_refused() -> None:

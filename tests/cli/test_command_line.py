@@ -107,7 +107,7 @@ def assert_refused(ended: Ended, workdir: Path, *messages: str) -> None:
 # --- refused before any role starts ---
 
 REFUSED_AT_ONCE = [
-    (["--config=configs/digit_mlp.py"], "did you mean 'configs/digits_mlp.py'?"),
+    (["--config=configs/digit_mlp.py"], "/configs/digits_mlp.py'?"),
     (["--set=optimiser.learning_rate=0.1"], "unknown configuration key 'optimiser'; did you mean 'optimizer'?"),
     (["--set=optimizer.learning_rat=0.1"], "did you mean 'optimizer.learning_rate'?"),
     (["--set=model.hiden=(8,)"], "did you mean 'model.hidden'?"),
