@@ -57,12 +57,23 @@ class FitResult:
     Args:
       state: final TrainState, numpy leaves.
       summary: content of summary.json.
-      task: task that was trained.
+      task: task that was trained; None in a result that was pickled: a task's functions and data stay where they are.
     """
 
     state: TrainState
     summary: Summary
-    task: Task
+    task: Task | None
+
+    def __repr__(self) -> str:
+        units, final = self.summary.units, self.summary.final
+        figures = "".join(f", {name} {value:.4g}" for name, value in final.items() if isinstance(value, int | float))
+        return (
+            f"FitResult({self.summary.exit}: {units.applied:,} of {units.workload:,} units in "
+            f"{self.summary.seconds:.1f} s{figures})"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "task": None}
 
     def model(self) -> Any:
         """Return the trained model, ready to evaluate.
@@ -70,7 +81,15 @@ class FitResult:
         Of `Task.from_nnx` it is a module of the user's class under `eval()`, with parameters and model state (BatchNorm
         statistics) in place; of `Task.from_linen` the variables for `module.apply`. Of a task of plain functions
         without `Task.model` it is the parameters; their model state is `state.model_state`.
+
+        Raises:
+          HybridSyncError: the result was pickled, and so has no task.
         """
+        if self.task is None:
+            raise HybridSyncError(
+                "this result was pickled, which leaves its task out; call task.model(result.state.params, "
+                "result.state.model_state) with a task made as the trained one was"
+            )
         if self.task.model is None:
             return self.state.params
         return self.task.model(self.state.params, self.state.model_state)

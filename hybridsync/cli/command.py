@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from absl import app, flags
+from absl import app, flags, logging
+
+from hybridsync.core.errors import EXIT_REFUSED
 
 _CONFIG_VALUE = "--config."
 _SET = "--set"
@@ -52,4 +54,10 @@ def run(module: ModuleType) -> NoReturn:
 
 
 def _parse(argv: list[str]) -> list[str]:
-    return app.parse_flags_with_usage([argv[0], *with_single_values(argv[1:])])
+    rest = app.parse_flags_with_usage([argv[0], *with_single_values(argv[1:])])
+    for flag in flags.FLAGS.flags_by_module_dict().get(logging.__name__, ()):
+        if flag.present:  # defined with the import of absl.logging, and nothing here reads it
+            what = f"--{flag.name} has no effect; leave it out (a run's logs are in WORKDIR/logs)"
+            print(f"error: {what}", file=sys.stderr)
+            sys.exit(EXIT_REFUSED)
+    return rest

@@ -9,6 +9,7 @@ import contextlib
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl import flags, logging
 
@@ -23,32 +24,41 @@ from hybridsync.runtime.role_pipe import Child
 from hybridsync.storage.durable import WorkdirLock, local_path, make_directory
 from hybridsync.telemetry.summary import read_config
 
+if TYPE_CHECKING:
+    from hybridsync.training.run import Run
+
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "the run's configuration file; by default where the run found it")
 
 
-def build_run(record):
-    """Return the run that left `record`, with the configuration it resolved.
+def build_run(workdir: Path) -> Run:
+    """Return the run that was in `workdir`, with the configuration it resolved.
+
+    Before its record is read: the configuration file may register the protocols that the record names.
 
     Raises:
       ConfigError: the configuration file is absent, or is not the run's.
+      WorkdirError: there is no run.
     """
     from hybridsync.training.run import Run
 
-    named = FLAGS.config or record.file
+    saved = read_config(workdir)
+    if saved is None:
+        raise WorkdirError(f"{workdir} holds no run; give the --workdir of one")
+    named = FLAGS.config or saved.get("file")
     if named is None:
         raise ConfigError("the run was not started from a configuration file; name one that makes its task: --config")
     file = located(str(named))
     loaded = load_config(file)
-    config = restore_values(loaded.config, record.config)
-    return Run(config, *loaded.build(config), record.workdir, file)
+    config = restore_values(loaded.config, saved["config"])
+    return Run(config, *loaded.build(config), workdir, file)
 
 
 def replay_here(workdir: Path) -> int:
     """Replay the run in `workdir`; returns the exit code."""
     import jax
 
-    from hybridsync.replay.logged_run import read_record
+    from hybridsync.replay.logged_run import is_of_processes, read_record
     from hybridsync.replay.verdict import replay
 
     if not os.path.isdir(workdir):  # False, where a Path raises, in a folder without permission to read
@@ -56,10 +66,10 @@ def replay_here(workdir: Path) -> int:
     if read_config(workdir) is None:  # before the lock leaves its file in a folder that is not a run's
         raise WorkdirError(f"{workdir} holds no run; give the --workdir of one")
     with WorkdirLock(workdir):
-        record = read_record(workdir)
-        if record.on_cpu_only:
+        if is_of_processes(workdir):
             jax.config.update("jax_platforms", "cpu")
-        run = build_run(record)
+        run = build_run(workdir)
+        record = read_record(workdir)
         if any(phase.runtime == "processes" for phase in record.phases):
             logs = workdir / "logs"
             make_directory(logs)
@@ -74,10 +84,9 @@ def replay_here(workdir: Path) -> int:
 
 def be_member(child: Child, workdir: Path) -> int:
     """Be one of the processes that compute a phase again; returns the exit code."""
-    from hybridsync.replay.logged_run import read_record
     from hybridsync.replay.members import run_member
 
-    return run_member(child, child.spec(), workdir, lambda: build_run(read_record(workdir)))
+    return run_member(child, child.spec(), workdir, lambda: build_run(workdir))
 
 
 @ends_with_its_reader

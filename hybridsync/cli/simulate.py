@@ -75,7 +75,7 @@ def check() -> None:
 
 def simulate_here(console: Console) -> None:
     """Simulate what the flags ask for and print the table; JAX is loaded when everything has been checked."""
-    scenario = load_scenario(located(FLAGS.scenario)) if FLAGS.scenario else Scenario()
+    scenario = load_scenario(located(FLAGS.scenario, kind="scenario")) if FLAGS.scenario else Scenario()
     about = FLAGS.scenario or "equal workers"
     measured = read_measured(Path(FLAGS.calibrate)) if FLAGS.calibrate else None
     file = located(FLAGS.config) if FLAGS.config else Path(measured.file if measured else "")

@@ -94,7 +94,7 @@ def runner_of(runtime: str, loaded: LoadedConfig, changes: tuple[str, ...], fold
     from hybridsync.simulator.scenarios import load_scenario
     from hybridsync.tuning.simulated_runner import SimulatedRuns
 
-    scenario = load_scenario(located(FLAGS.scenario)) if FLAGS.scenario else Scenario()
+    scenario = load_scenario(located(FLAGS.scenario, kind="scenario")) if FLAGS.scenario else Scenario()
     scenario.check(config.workers, config.servers)
     return SimulatedRuns(run_of, config, scenario, FLAGS.scenario or "equal workers", folder)
 

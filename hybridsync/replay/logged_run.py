@@ -94,13 +94,11 @@ class Record:
     Args:
       workdir: workdir that the record was read from.
       config: resolved configuration, as JSON.
-      file: the configuration file as the run was given it, None if it had none.
       phases: those with updates, in order.
     """
 
     workdir: Path
     config: dict[str, Any]
-    file: str | None
     phases: tuple[LoggedPhase, ...]
 
     @property
@@ -108,10 +106,10 @@ class Record:
         """All updates in order."""
         return tuple(entry for phase in self.phases for entry in phase.entries)
 
-    @property
-    def on_cpu_only(self) -> bool:
-        """Return whether the process runtime did all of it, whose roles compute on CPU."""
-        return all(phase.runtime == "processes" for phase in self.phases)
+
+def is_of_processes(workdir: Path) -> bool:
+    """Return whether the process runtime did all of the run in `workdir`; its roles compute on CPU."""
+    return all(event["runtime"] == "processes" for event in read_events(workdir, "run_started"))
 
 
 def read_record(workdir: Path) -> Record:
@@ -131,7 +129,7 @@ def read_record(workdir: Path) -> Record:
         raise WorkdirError(f"{workdir} holds no apply log: nothing was trained, or the file is gone")
     _check_origin(workdir, config["config"]["unit_size"])
     entries, ends = _read_entries(workdir / APPLY_LOG)
-    return Record(workdir, config["config"], config.get("file"), _phases(workdir, entries, ends))
+    return Record(workdir, config["config"], _phases(workdir, entries, ends))
 
 
 def _check_ended(workdir: Path) -> None:

@@ -149,9 +149,10 @@ def run_member(child: Child, spec: RoleSpec, workdir: Path, make_run: Callable[[
     make_collectives = collectives_of(spec.collective).join(place)
     job = Path(spec.workdir)
     told = json.loads((job / _JOB).read_text())
+    run = make_run()  # first: the configuration file may register the phase's protocol
     phase = next(phase for phase in read_record(workdir).phases if phase.number == told["phase"])
     phase = dataclasses.replace(phase, after=told["after"])
-    run, lockstep = make_run(), phase.mode.moves_together
+    lockstep = phase.mode.moves_together
     programs = run.programs(donate_parameters=lockstep)
     state = jax.device_put(_read(programs.state_layout, job / _BEFORE), jax.local_devices()[0])
     communicator = make_collectives(programs).communicator(dataclasses.replace(phase, members=slots))

@@ -15,6 +15,7 @@ examples applied so far, or of the units with `per="units"`:
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
@@ -26,6 +27,7 @@ from jax.extend.core import Literal as Constant
 
 from hybridsync.config import OptimizerConfig, ScheduleConfig
 from hybridsync.core.errors import OptimizerError
+from hybridsync.core.user_code import told
 from hybridsync.policies.momentum import MomentumHandling
 
 Rate = Callable[[jax.Array], Any]
@@ -36,6 +38,12 @@ Per = Literal["examples", "units"]
 
 MAX_INT32 = 2**31 - 1
 
+NUM_RATES = 32
+"""Places of a run at which a schedule is looked at."""
+
+SCHEDULE = "the schedule of the learning rate"
+_RATE_PATH = (jax.tree_util.GetAttrKey("hyperparams"), jax.tree_util.DictKey("learning_rate"))
+
 SLOTS = ("trace", "mu")
 """Fields of optax states that hold a momentum."""
 
@@ -43,7 +51,14 @@ _HOW = (
     "pass a function that names its hyperparameters and their values, for example "
     "Optimizer(lambda learning_rate, momentum: optax.sgd(learning_rate, momentum), learning_rate=0.05, momentum=0.9)"
 )
+_BY_UNITS = (
+    "it counts update steps, and how many units an update applies depends on the protocol; pass the learning rate's "
+    "schedule as Optimizer(..., learning_rate=schedule), a function of examples or units, and constants for the rest"
+)
 _REFUSED_STATES = {
+    "ScaleByScheduleState": _BY_UNITS,
+    "WeightDecaySchedule": _BY_UNITS,
+    "WrappedScheduleState": _BY_UNITS,
     "MultiStepsState": "it counts optimizer steps; batches change by units per update here",
     "ScheduleFreeState": "its parameters are not those to evaluate",
     "LookaheadState": "its parameters are not those to evaluate",
@@ -100,10 +115,14 @@ class Optimizer:
         self.learning_rate = learning_rate
         self.per: Per = per
         self.clip = clip
-        self.hyperparameters = hyperparameters
-        injected = optax.inject_hyperparams(factory, hyperparam_dtype=jnp.dtype(jnp.float32))
-        first = learning_rate(jnp.int32(0)) if callable(learning_rate) else learning_rate
-        self.transformation = injected(learning_rate=jnp.float32(first), **hyperparameters)
+        # NumPy's scalars are numbers to optax only where they are arrays.
+        self.hyperparameters = hyperparameters = {
+            name: value.item() if isinstance(value, np.generic) else value for name, value in hyperparameters.items()
+        }
+        # optax takes a function among the values for a schedule of update steps; here it is the factory's own to call.
+        functions = [name for name, value in hyperparameters.items() if callable(value)]
+        injected = optax.inject_hyperparams(factory, static_args=functions, hyperparam_dtype=jnp.dtype(jnp.float32))
+        self.transformation = injected(learning_rate=jnp.float32(_first_rate(learning_rate)), **hyperparameters)
 
     def learning_rate_at(self, progress: jax.Array) -> jax.Array:
         """Return eta at `progress`, which counts what `per` says, float32 scalar."""
@@ -122,18 +141,73 @@ class Optimizer:
             return self.learning_rate_at(units)
         return self.learning_rate_at(examples_at(units, unit_size, workload))
 
+    def sampled_rates(self, unit_size: int, workload: int) -> list[float]:
+        """Return eta at NUM_RATES places of a run, evenly spaced from its start.
+
+        Args:
+          unit_size: examples of a unit.
+          workload: units of the whole run.
+
+        Raises:
+          OptimizerError: the schedule raises, or a rate is not a finite number; the message names the place.
+        """
+        if not callable(self.learning_rate):
+            return [float(np.float32(self.learning_rate))] * NUM_RATES
+        total = workload * (1 if self.per == "units" else unit_size)
+        number = jnp.float32 if self.per == "examples" and reads_floats(total) else jnp.int32
+        rates = []
+        for place in (at * total // NUM_RATES for at in range(NUM_RATES)):
+            try:
+                rates.append(float(self.learning_rate_at(number(place))))
+            except Exception as error:  # the schedule is its author's
+                raise OptimizerError(f"{SCHEDULE} raised at {place:,} {self.per}: {told(error)}; correct it") from error
+            if not math.isfinite(rates[-1]):
+                raise OptimizerError(
+                    f"{SCHEDULE} gives {rates[-1]} at {place:,} of {total:,} {self.per}; return a finite number at "
+                    "every place of the run"
+                )
+        return rates
+
+    def stated_values(self) -> dict[str, str]:
+        """Return the hyperparameters besides the learning rate as text, the same in every process."""
+        return {name: _stated(value) for name, value in sorted(self.hyperparameters.items())}
+
+    def with_own_values(self, state: Any, params: Any) -> Any:
+        """Return a saved optax state with this optimizer's hyperparameters in place of the saved ones.
+
+        The learning rate stays: each update sets it.
+
+        Args:
+          state: an optax state of the same structure.
+          params: the model's parameters, or their shapes.
+        """
+
+        def values() -> list[jax.Array]:
+            zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params)
+            fresh = jax.tree_util.tree_leaves_with_path(self.init(zeros))
+            return [leaf for path, leaf in fresh if _is_hyperparameter(path)]
+
+        # Compiled, the rest of the state is never computed: the chief has no room for a second one.
+        own = iter(jax.device_get(jax.jit(values)()))
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: next(own) if _is_hyperparameter(path) else leaf, state
+        )
+
     def init(self, params: Any) -> Any:
         """Return the optax state for `params`.
 
         Raises:
-          OptimizerError: the transformation needs extra arguments, or keeps other parameters than the model's.
+          OptimizerError: the transformation raises, needs extra arguments, counts update steps for a schedule, or keeps
+            other parameters than the model's.
         """
-        state = self.transformation.init(params)
-        for kind, why in _REFUSED_STATES.items():
-            if _contains(state, kind):
-                raise OptimizerError(f"the optimizer keeps a {kind}: {why}; use the transformation inside it")
         try:
+            state = self.transformation.init(params)
+            for kind, why in _REFUSED_STATES.items():
+                if _contains(state.inner_state, kind):
+                    raise OptimizerError(f"the optimizer keeps a {kind}: {why}; use the transformation inside it")
             jax.eval_shape(self.transformation.update, params, state, params)
+        except OptimizerError:
+            raise
         except _NEEDS_VALUES as error:
             line, *_ = str(error).splitlines()
             raise OptimizerError(
@@ -141,12 +215,23 @@ class Optimizer:
                 "are traced, because the rate changes while the run goes on: leave out float(), int() and `if` on "
                 "them, and write a schedule as learning_rate=schedule of the Optimizer, not inside the factory"
             ) from None
-        except TypeError as error:
-            raise OptimizerError(
+        except Exception as error:  # the factory is its author's: whatever it raises becomes one clear message
+            raise OptimizerError(self._why_unusable(error)) from error
+        return state
+
+    def _why_unusable(self, error: Exception) -> str:
+        functions = [name for name, value in self.hyperparameters.items() if callable(value)]
+        if functions:
+            return (
+                f"the optimizer raised {told(error)}; its factory is given {', '.join(functions)} as a function: only "
+                "learning_rate can be a schedule, and a mask returns booleans for the parameters"
+            )
+        if isinstance(error, TypeError) and "argument" in str(error):
+            return (
                 f"the optimizer needs more than gradients, state and parameters ({error}); transformations with extra "
                 "arguments cannot be used"
-            ) from None
-        return state
+            )
+        return f"the optimizer raised {told(error)}; correct its factory, or the hyperparameters"
 
     def update(
         self, grads: Any, state: Any, params: Any, rate: jax.Array, share: jax.Array | None = None
@@ -221,6 +306,51 @@ class Optimizer:
                 f"{name} changes the coefficient, but the factory names {sorted(state.hyperparams)} and no momentum "
                 f"that is a number; {_HOW}"
             )
+
+
+def _first_rate(learning_rate: Any) -> Any:
+    """Return eta at the start of a run, once it is known that a step can read the schedule.
+
+    Raises:
+      OptimizerError: it is no number, and no function that JAX can trace to one.
+    """
+    if not callable(learning_rate):
+        if not isinstance(learning_rate, int | float | np.generic | np.ndarray | jax.Array) or np.shape(learning_rate):
+            raise OptimizerError(f"learning_rate is {learning_rate!r}; give a number, or a function of progress")
+        return _finite(learning_rate, "learning_rate")
+    try:
+        found = jax.eval_shape(learning_rate, jax.ShapeDtypeStruct((), jnp.int32))
+    except _NEEDS_VALUES as error:
+        raise OptimizerError(
+            f"{SCHEDULE} needs the value of its argument in Python ({told(error)}), but it is traced as a part of the "
+            "step: use jnp.where for `if`, and jnp in place of float(), int() and NumPy"
+        ) from None
+    except Exception as error:  # the schedule is its author's: whatever it raises becomes one clear message
+        raise OptimizerError(f"{SCHEDULE} raised {told(error)}; correct it") from error
+    if not isinstance(found, jax.ShapeDtypeStruct) or found.shape or not jnp.issubdtype(found.dtype, np.number):
+        what = f"{found.dtype}{list(found.shape)}" if isinstance(found, jax.ShapeDtypeStruct) else repr(found)
+        raise OptimizerError(f"{SCHEDULE} returns {what}; return one number, a scalar")
+    return _finite(learning_rate(jnp.int32(0)), f"{SCHEDULE} at its start")
+
+
+def _finite(rate: Any, what: str) -> Any:
+    if not jnp.isfinite(rate):
+        raise OptimizerError(f"{what} is {rate}; give a finite number")
+    return rate
+
+
+def _stated(value: Any) -> str:
+    if callable(value):  # its repr has an address
+        name = getattr(value, "__qualname__", type(value).__qualname__)
+        return f"{getattr(value, '__module__', '')}.{name}"
+    return repr(value)
+
+
+def _is_hyperparameter(path: Any) -> bool:
+    """Return whether a leaf of an optax state is a value that its user chose, as `inject_hyperparams` keeps them."""
+    if path == _RATE_PATH:  # set by each update
+        return False
+    return any(isinstance(key, jax.tree_util.GetAttrKey) and key.name == "hyperparams" for key in path)
 
 
 def _in_types_of(before: Any, after: Any) -> Any:

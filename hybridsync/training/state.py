@@ -7,7 +7,9 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from hybridsync.core.counted import counted
 from hybridsync.core.errors import HybridSyncError, TaskError, described
 from hybridsync.training.optimizer import Optimizer
 from hybridsync.training.task import Task
@@ -30,6 +32,17 @@ class TrainState:
     model_state: Any
     protocol_state: Any
     counters: dict[str, Any]
+
+    def __repr__(self) -> str:
+        parts = ("params", "opt_state", "model_state", "protocol_state")
+        sizes = (f"{name}={_size_of(getattr(self, name))}" for name in parts)
+        counters = ", ".join(f"{name}={value}" for name, value in self.counters.items())
+        return f"TrainState({', '.join(sizes)}, {counters})"
+
+
+def _size_of(tree: Any) -> str:
+    leaves = jax.tree.leaves(tree)
+    return f"<{counted(len(leaves), 'array')}, {counted(sum(np.size(leaf) for leaf in leaves), 'number')}>"
 
 
 def initial_state(task: Task, optimizer: Optimizer, seed: int, kept: tuple[str, ...] = ()) -> TrainState:

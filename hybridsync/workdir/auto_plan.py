@@ -30,7 +30,6 @@ SIMULATED = ("simulator", "processes", "inprocess")
 """Runtimes whose answers are preferred, the best first."""
 
 _SIGNED = ("workers", "unit_size", "workload", "model", "data", "optimizer", "policy", "emulation")
-_RATE_POINTS = 32
 
 
 @dataclass(frozen=True)
@@ -121,19 +120,13 @@ def job_of_run(run: Run) -> Job:
     if run.file is not None:
         return job_of(run.config, run.file)
     import jax
-    import jax.numpy as jnp
-
-    from hybridsync.training.optimizer import reads_floats
 
     state, optimizer = run.abstract_state(), run.optimizer
     leaves = {jax.tree_util.keystr(path): str(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
-    total = run.config.workload * (1 if optimizer.per == "units" else run.config.unit_size)
-    number = jnp.float32 if optimizer.per == "examples" and reads_floats(total) else jnp.int32
-    points = (number(at * total // _RATE_POINTS) for at in range(_RATE_POINTS))
     known = {
-        "hyperparameters": {name: repr(value) for name, value in optimizer.hyperparameters.items()},
+        "hyperparameters": optimizer.stated_values(),
         "clip": optimizer.clip,
-        "rates": [float(optimizer.learning_rate_at(point)) for point in points],
+        "rates": optimizer.sampled_rates(run.config.unit_size, run.config.workload),
     }
     model = {"state": leaves, "values": to_json(run.config)["model"]}
     return of_task(run.config, model, run.describe_source(), known)

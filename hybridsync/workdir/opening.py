@@ -281,7 +281,7 @@ def _fresh(
 ) -> Opening:
     state = jax.device_get(run.initial_state())
     if init_from is not None:
-        state = _adopt(init_from, state)
+        state = _adopt(run, init_from, state)
     ledger = Ledger(run.config.workload)
     reason = "start" if init_from is None else "init_from"
     return Opening(
@@ -290,7 +290,7 @@ def _fresh(
     )
 
 
-def _adopt(init_from: Path, state: TrainState) -> TrainState:
+def _adopt(run: Run, init_from: Path, state: TrainState) -> TrainState:
     """Return `state` with the parameters, optax and model state of another run."""
     check_init_from(init_from)
     with WorkdirLock(init_from) as lock:  # a run that is still writing there is left alone
@@ -298,8 +298,13 @@ def _adopt(init_from: Path, state: TrainState) -> TrainState:
         restored = store.newest(state)
     if restored is None:
         raise ResumeError(f"init_from names {init_from}, which holds no checkpoint; name a run that has saved one")
-    found = restored.state
+    found = _with_own_values(run, restored.state)
     return dataclasses.replace(state, params=found.params, opt_state=found.opt_state, model_state=found.model_state)
+
+
+def _with_own_values(run: Run, state: TrainState) -> TrainState:
+    """Return a restored state with the hyperparameters that this run asks for, whatever the saved ones were."""
+    return dataclasses.replace(state, opt_state=run.optimizer.with_own_values(state.opt_state, state.params))
 
 
 def _resumed(
@@ -323,7 +328,7 @@ def _resumed(
         changed = sorted(key for key in {*source, *record["source"]} if source.get(key) != record["source"].get(key))
         both = ", ".join(f"{key} was {record['source'].get(key)!r}, is {source.get(key)!r}" for key in changed)
         raise ResumeError(f"the data of this run have changed: {both}; restore them, or start in a fresh workdir")
-    ledger, state = Ledger.from_json(restored.ledger), _with_momenta(run, restored.state)
+    ledger, state = Ledger.from_json(restored.ledger), _with_momenta(run, _with_own_values(run, restored.state))
     before = record["config"]["unit_size"]
     if before != run.config.unit_size:
         ledger, state = _convert(run, before, ledger, state)

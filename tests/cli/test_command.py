@@ -101,3 +101,23 @@ def test_a_path_is_taken_as_it_is() -> None:
 def test_a_recipe_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match="there is no recipe 'digits'; known: "):
         located("recipe:digits")
+
+
+def test_recipes_and_scenarios_are_offered_where_they_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybridsync.config.recipes.PACKAGE", "configs")
+    assert located("recipe:scenarios/churn", kind="scenario").name == "churn.py"
+    with pytest.raises(ConfigError, match="'scenarios/churn' is no recipe; known: ") as refusal:
+        located("recipe:scenarios/churn")
+    assert "scenarios/" not in str(refusal.value).partition("known: ")[2]
+    with pytest.raises(ConfigError, match="'tally' is no scenario; known: scenarios/churn, "):
+        located("recipe:tally", kind="scenario")
+
+
+@pytest.mark.parametrize("flag", ["--log_dir=x", "-v=1", "--alsologtostderr", "--stderrthreshold=info"])
+@pytest.mark.parametrize("name", ["train", "status"])
+def test_a_flag_of_absls_logging_is_refused_since_nothing_reads_it(name: str, flag: str, tmp_path: Path) -> None:
+    config = ["--config=configs/tally.py", f"--workdir={tmp_path / 'run'}"] if name == "train" else []
+    done = hybridsync(name, *config, flag)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: --") and "has no effect; leave it out" in done.stderr
+    assert not [*tmp_path.iterdir()]

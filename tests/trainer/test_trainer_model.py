@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle  # noqa: TID251 users' sweeps send results so
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from flax import linen, nnx
 
 from hybridsync import CheckpointConfig, EmulationConfig, FitResult, RunConfig, Trainer
-from hybridsync.core.errors import ConfigError, TaskError
+from hybridsync.core.errors import ConfigError, HybridSyncError, TaskError
 from hybridsync.data.synthetic import SyntheticSource
 from hybridsync.replay.logged_run import read_record
 from hybridsync.replay.verdict import replay
@@ -78,6 +80,28 @@ def test_the_result_is_a_model_of_the_users_class_with_parameters_and_statistics
     model.train()
     nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)  # it is an ordinary module
     assert model(jnp.ones((2, 4, 4, 1))).shape == (2, 4)
+
+
+@pytest.mark.parametrize(
+    "made", [lambda: Task.from_nnx(Layered, SOURCE), lambda: Task.from_linen(LayeredLinen(), SOURCE)]
+)
+def test_a_result_can_be_pickled_and_says_what_is_left_out(made: Callable[[], Task]) -> None:
+    task = made()
+    result = fit(task)
+    found = pickle.loads(pickle.dumps(result))  # noqa: S301 our own bytes
+    assert (found.accuracy, found.summary) == (result.accuracy, result.summary)
+    assert fingerprint(found.state) == fingerprint(result.state)
+    with pytest.raises(HybridSyncError, match=r"task\.model\(result\.state\.params, result\.state\.model_state\)"):
+        found.model()
+
+
+def test_a_result_and_its_state_are_shown_in_one_line_without_their_arrays() -> None:
+    result = fit(mlp_task(), plan="bsp")
+    assert re.fullmatch(
+        r"FitResult\(completed: 12 of 12 units in \d+\.\d s, loss \d\.\d+, accuracy [\d.]+\)", repr(result)
+    ), repr(result)
+    assert repr(result.state).startswith("TrainState(params=<4 arrays, 676 numbers>, opt_state=<")
+    assert repr(result.state).endswith("units=12, updates=6)") and len(repr(result.state)) < 200
 
 
 def test_the_result_of_linen_is_the_variables_to_apply():

@@ -55,6 +55,27 @@ REFUSED_AT_INIT = [
     ),
     (lambda learning_rate: optax.lookahead(optax.sgd(learning_rate), 5, 0.5), "Lookahead"),
     (with_extra_argument, "extra arguments"),
+    (
+        lambda learning_rate: optax.sgd(optax.cosine_decay_schedule(0.1, 100)),
+        "ScaleByScheduleState: it counts update steps",
+    ),
+    (
+        lambda learning_rate: optax.chain(
+            optax.scale_by_adam(), optax.scale_by_schedule(lambda at: -learning_rate / at)
+        ),
+        "ScaleByScheduleState",
+    ),
+    (
+        lambda learning_rate: optax.adamw(learning_rate, weight_decay=optax.linear_schedule(0.1, 0.0, 100)),
+        "WeightDecaySchedule",
+    ),
+    (
+        lambda learning_rate: optax.multi_transform(
+            {"all": optax.inject_hyperparams(optax.sgd)(lambda at: learning_rate / (at + 1))}, {"w": "all", "b": "all"}
+        ),
+        "WrappedScheduleState",
+    ),
+    (lambda learning_rate: optax.sgd(learning_rate, 1 / 0), "test_optimizer.py, line"),
 ]
 
 
@@ -72,6 +93,103 @@ def test_what_cannot_be_trained_with_is_refused_by_name(factory, named):
     assert named in str(refusal.value)
 
 
+SCHEDULES_REFUSED = [
+    # schedule, what the message names
+    (lambda progress: 0.1 if progress < 10 else 0.01, "needs the value of its argument in Python"),
+    (lambda progress: 0.1 / np.sqrt(progress + 1), "needs the value of its argument in Python"),
+    (lambda progress: 0.1 * float(progress), "needs the value of its argument in Python"),
+    (lambda progress: [0.1, 0.01][progress], "needs the value of its argument in Python"),
+    (lambda progress: None, "returns None; return one number"),
+    (lambda progress: "0.1", "raised"),
+    (lambda progress: (0.1, 0.2), "returns (ShapeDtypeStruct"),
+    (lambda progress: jnp.array([0.1]), "returns float32[1]; return one number"),
+    (lambda progress: progress > 0, "returns bool[]; return one number"),
+    (lambda progress: {}["rate"], "test_optimizer.py, line"),
+    (lambda progress: jnp.nan * progress, "is nan; give a finite number"),
+    (lambda: 0.1, "raised"),
+    (None, "learning_rate is None"),
+    ("0.1", "learning_rate is '0.1'"),
+    (np.ones(2), "learning_rate is array"),
+    (float("nan"), "learning_rate is nan"),
+    (float("inf"), "learning_rate is inf"),
+]
+
+
+@pytest.mark.parametrize(("learning_rate", "named"), SCHEDULES_REFUSED)
+def test_a_rate_that_no_step_can_read_is_refused_where_the_optimizer_is_made(learning_rate, named):
+    with pytest.raises(OptimizerError) as refusal:
+        Optimizer(optax.sgd, learning_rate=learning_rate)
+    assert named in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("per", "place"), [("examples", "at 400 of 800 examples"), ("units", "at 50 of 100 units")])
+def test_a_rate_that_is_not_finite_later_in_the_run_is_refused_with_the_place(per, place):
+    middle = 50 if per == "units" else 400
+    optimizer = Optimizer(optax.sgd, learning_rate=lambda at: jnp.where(at < middle, 0.1, jnp.nan), per=per)
+    with pytest.raises(OptimizerError, match=f"gives nan {place}"):
+        optimizer.sampled_rates(unit_size=8, workload=100)
+    assert optimizer.sampled_rates(unit_size=8, workload=20) == [np.float32(0.1)] * 32
+
+
+def matrices(params):
+    return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
+
+
+def test_a_function_among_the_hyperparameters_reaches_the_factory_as_a_function():
+    masked = Optimizer(optax.adamw, learning_rate=0.01, weight_decay=0.5, mask=matrices, nesterov=True)
+    plain = optax.adamw(0.01, weight_decay=0.5, mask=matrices, nesterov=True)
+    updates, state = jax.jit(masked.update)(GRADS, masked.init(PARAMS), PARAMS, jnp.float32(0.01))
+    expected, _ = jax.jit(plain.update)(GRADS, plain.init(PARAMS), PARAMS)
+    jax.tree.map(lambda found, wanted: np.testing.assert_allclose(found, wanted, rtol=1e-5), updates, expected)
+    assert set(state.hyperparams) >= {"learning_rate", "weight_decay"} and "mask" not in state.hyperparams
+    assert masked.stated_values()["mask"].endswith(".matrices")
+
+
+@pytest.mark.parametrize(
+    ("factory", "values", "named"),
+    [
+        (optax.adamw, {"weight_decay": optax.linear_schedule(0.1, 0.0, 100)}, "WeightDecaySchedule"),
+        (optax.sgd, {"momentum": lambda at: 0.9}, "momentum as a function"),
+        (optax.adamw, {"mask": lambda params: {}[0]}, "mask as a function"),
+    ],
+)
+def test_a_function_that_the_factory_has_no_use_for_is_refused_by_name(factory, values, named):
+    with pytest.raises(OptimizerError) as refusal:
+        Optimizer(factory, learning_rate=0.1, **values).init(PARAMS)
+    assert named in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def nested(learning_rate, momentum, decay=0.0):
+    decayed = optax.inject_hyperparams(optax.add_decayed_weights)(weight_decay=decay)
+    return optax.chain(decayed, optax.sgd(learning_rate, momentum))
+
+
+@pytest.mark.parametrize(
+    ("factory", "saved", "asked"),
+    [
+        (optax.sgd, {"momentum": 0.9, "nesterov": False}, {"momentum": 0.0, "nesterov": True}),
+        (
+            optax.adam,
+            {"b1": 0.9, "b2": 0.99, "eps": 1e-3},
+            {"b1": 0.5, "b2": np.float32(0.9), "eps": jnp.float32(1e-8)},
+        ),
+        (optax.adamw, {"weight_decay": 1, "mask": None}, {"weight_decay": 0, "mask": None}),
+        (nested, {"momentum": 0.9, "decay": 0.1}, {"momentum": 0.5, "decay": 0.0}),
+    ],
+)
+def test_a_saved_optax_state_trains_with_the_values_asked_for_and_keeps_the_rest(factory, saved, asked):
+    before, now = (Optimizer(factory, learning_rate=0.1, **values) for values in (saved, asked))
+    _, state = before.update(GRADS, before.init(PARAMS), PARAMS, jnp.float32(0.02))
+    found = now.with_own_values(jax.device_get(state), PARAMS)
+    fresh = now.init(PARAMS)
+    assert jax.tree.structure(found) == jax.tree.structure(state)
+    assert found.hyperparams == {**fresh.hyperparams, "learning_rate": np.float32(0.02)}
+    if factory is nested:
+        assert float(found.inner_state[0].hyperparams["weight_decay"]) == 0.0
+        found, state = (kept._replace(inner_state=kept.inner_state[1]) for kept in (found, state))
+    jax.tree.map(np.testing.assert_array_equal, found.inner_state, state.inner_state)
+
+
 def test_the_message_about_a_ready_transformation_shows_working_code():
     with pytest.raises(OptimizerError) as refusal:
         Optimizer(cast(Any, optax.adam(0.1)), learning_rate=0.1)
@@ -86,7 +204,6 @@ def test_the_message_about_a_ready_transformation_shows_working_code():
 IGNORING = {
     "a constant": lambda learning_rate, momentum: optax.sgd(1e-9),
     "a constant beside momentum": lambda learning_rate, momentum: optax.sgd(0.1, momentum),
-    "a schedule of its own": lambda learning_rate, momentum: optax.sgd(optax.cosine_decay_schedule(0.1, 100)),
     "no step at all": lambda learning_rate, momentum: optax.set_to_zero(),
 }
 

@@ -373,6 +373,16 @@ def test_another_runs_state_starts_a_new_run_at_unit_zero(mlp_run, tmp_path):
     assert fingerprint(result.state.params) != fingerprint(fresh.state.params)
 
 
+def test_another_runs_state_is_trained_with_the_hyperparameters_asked_for(tmp_path):
+    def fit(momentum: float, **options: Any) -> Any:
+        optimizer = Optimizer(optax.sgd, learning_rate=0.01, momentum=momentum)
+        return mlp_trainer("bsp", 8, optimizer, **options).fit()
+
+    fit(0.9, workdir=tmp_path / "first")
+    after = fit(0.5, workdir=tmp_path / "second", init_from=tmp_path / "first")
+    assert float(after.state.opt_state.hyperparams["momentum"]) == 0.5
+
+
 @pytest.mark.parametrize("make", [lambda path: path / "absent", lambda path: path])
 def test_a_folder_without_checkpoints_cannot_be_started_from(tmp_path, make):
     with pytest.raises(ResumeError, match="no checkpoint"):
