@@ -30,6 +30,7 @@ from hybridsync.runtime.compilation_cache import OFF, open_cache, use_cache
 from hybridsync.runtime.fork_server import ForkServer, connect
 from hybridsync.runtime.processes import ROLE_MODULES, Launch, play, supervise
 from hybridsync.runtime.role_pipe import Child
+from hybridsync.runtime.role_signals import WARNINGS, Parent, handled
 from hybridsync.runtime.wiring.collectives import AUTO, CHOICES
 from hybridsync.runtime.wiring.transport import CHOICES as LINKS
 from hybridsync.workdir.auto_plan import written_out
@@ -90,6 +91,8 @@ flags.DEFINE_string("metrics_bind", "127.0.0.1", "address of that port; other us
 flags.DEFINE_integer("port", 0, "port of the chief, at --bind or 127.0.0.1; 0 takes a free one")
 flags.adopt_module_key_flags(cluster_flags)
 
+LOOK_SECS = 1.0
+"""Between two looks at whether the parent of a run of threads has ended."""
 _SHORT = {
     "servers": "servers",
     "plan": "plan",
@@ -161,38 +164,47 @@ def launch_of_flags(
 
 
 def train_here(launch: Launch) -> int:
-    """Train in this process; SIGTERM, SIGINT and a closed terminal save and stop. Returns the exit code."""
+    """Train in this process; a signal that asks for the end and that of the parent save. Returns the exit code."""
     trainer: Trainer | None = None
-    asked = threading.Event()
+    asked, parent = threading.Event(), Parent()
 
-    def save_and_stop(number: int, _: object) -> None:
-        if number != signal.SIGHUP:  # a closing terminal may send several
-            signal.signal(number, signal.SIG_DFL)  # a second one does not wait
+    def save_and_stop() -> None:
         asked.set()
         if trainer is not None:
             trainer.preempt()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, save_and_stop)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-        signal.signal(signal.SIGHUP, save_and_stop)
-    from hybridsync.trainer import Trainer
+    def on_signal(number: int, _: object) -> None:
+        if number not in WARNINGS:
+            signal.signal(number, signal.SIG_DFL)  # a second one does not wait
+        save_and_stop()
 
-    use_cache(open_cache(launch.compilation_cache, None, functools.partial(print, file=sys.stderr)))
-    run = launch.run()
-    trainer = Trainer(
-        run.task,
-        run.optimizer,
-        run.config,
-        workdir=run.workdir,
-        resume=launch.resume,
-        init_from=launch.init_from,
-        convert_units=launch.convert_units,
-        file=run.file,
-    )
-    if asked.is_set():  # nothing has begun that could be saved
-        return EXIT_PREEMPTED
-    return EXIT_COMPLETED if trainer.fit().completed else EXIT_PREEMPTED
+    def follow_parent() -> None:
+        while not (asked.wait(LOOK_SECS) or parent.has_ended()):
+            continue
+        save_and_stop()
+
+    with handled(on_signal):
+        threading.Thread(target=follow_parent, name="parent", daemon=True).start()
+        from hybridsync.trainer import Trainer
+
+        use_cache(open_cache(launch.compilation_cache, None, functools.partial(print, file=sys.stderr)))
+        run = launch.run()
+        trainer = Trainer(
+            run.task,
+            run.optimizer,
+            run.config,
+            workdir=run.workdir,
+            resume=launch.resume,
+            init_from=launch.init_from,
+            convert_units=launch.convert_units,
+            file=run.file,
+        )
+        if asked.is_set():  # nothing has begun that could be saved
+            return EXIT_PREEMPTED
+        try:
+            return EXIT_COMPLETED if trainer.fit().completed else EXIT_PREEMPTED
+        except SystemExit as error:  # of the user's code: its exit code says nothing of the run
+            raise HybridSyncError(f"the run was broken off by user code: SystemExit: {error}") from error
 
 
 def main(argv: list[str]) -> int:

@@ -24,6 +24,7 @@ from hybridsync.config.recipes import located
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
 from hybridsync.core.paths import local_path
 from hybridsync.policies.search_rules import Rules, Search, plan_of
+from hybridsync.runtime.role_signals import handled
 from hybridsync.tuning.search import Runner
 from hybridsync.tuning.search_table import next_line, table, verdict_lines
 from hybridsync.tuning.session import RUNTIMES, default_folder, search_in
@@ -148,13 +149,12 @@ def main(argv: list[str]) -> int:
     """Search for what the command line names."""
     outlast()  # the answer is in the history
     logging.set_verbosity(logging.WARNING)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a script's shell has it ignored
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if len(argv) > 1:
             raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
         width = None if sys.stdout.isatty() else 240  # a file is not folded
-        search_here(Console(markup=False, highlight=False, soft_wrap=True, width=width))
+        with handled(signal.default_int_handler):
+            search_here(Console(markup=False, highlight=False, soft_wrap=True, width=width))
     except HybridSyncError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

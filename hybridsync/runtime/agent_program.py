@@ -40,6 +40,7 @@ from hybridsync.runtime.host_messages import (
 )
 from hybridsync.runtime.own_address import LOOK_SECS
 from hybridsync.runtime.role_addresses import RoleAddresses
+from hybridsync.runtime.role_signals import WARNINGS
 from hybridsync.runtime.user_output import say
 from hybridsync.runtime.wake_pipe import WakePipe
 from hybridsync.transport.link import HeadLink
@@ -97,7 +98,7 @@ class AgentProgram:
     def run(self) -> int:
         """Attach, do as told, and return the run's exit code; 70 where the head is gone, 75 where a signal ends this.
 
-        SIGTERM, SIGINT and SIGHUP (unless it is ignored) take this host out of the run: its roles are killed, and the
+        SIGTERM, SIGINT and warnings (see `role_signals`) take this host out of the run: its roles are killed, and the
         others go on. If the head is having the run saved, this host stays until that is done; a second SIGTERM or
         SIGINT does not wait.
 
@@ -206,4 +207,4 @@ class AgentProgram:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signal = number
-        self._num_signals += number != signal.SIGHUP  # a closing terminal may send several
+        self._num_signals += number not in WARNINGS

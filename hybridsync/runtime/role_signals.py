@@ -1,4 +1,4 @@
-"""Signals that ask a process for its end, and that a role outlives: who started it decides when it ends.
+"""What asks a run for its end: signals, which a command takes as such and a role outlives, and the end of the parent.
 
 A host that is stopped (a batch system, a container, a service manager) asks all of its processes at once. The roles
 have to live until the supervisor has had the run saved. They still end with it: the kernel kills them when it ends, and
@@ -7,8 +7,10 @@ it kills them itself.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 DEFAULTS = {
@@ -16,7 +18,48 @@ DEFAULTS = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGHUP: signal.SIG_DFL,
 }
-"""A Python program's default action on each of these signals."""
+"""A Python program's default action on each of the signals that programs send to end their own processes."""
+WARNINGS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""A closing terminal sends several, a batch system one of the others (Slurm's --signal), and a SIGTERM after them."""
+Handler = Callable[[int, FrameType | None], object]
+
+
+@contextlib.contextmanager
+def handled(handler: Handler) -> Iterator[None]:
+    """Have `handler` called with each signal that asks for the end; to be entered on the main thread.
+
+    A warning that was ignored at the start stays ignored: `nohup` does that with SIGHUP.
+    """
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    numbers += [number for number in WARNINGS if signal.getsignal(number) is not signal.SIG_IGN]
+    former = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, before in former.items():
+            signal.signal(number, before)
+
+
+class Parent:
+    """The process that started this command, if the run is to end with it: a script, a driver, a notebook's kernel.
+
+    A command that was made to outlive its parent does: one with a process group of its own (a job of an interactive
+    shell, `setsid`, `start_new_session`), one that ignores SIGHUP (`nohup`), and one that a script's shell started in
+    its background, which ignores SIGINT.
+    """
+
+    def __init__(self) -> None:
+        self._pid = parent = os.getppid()
+        outlives = signal.SIG_IGN in (signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGINT))
+        try:
+            if parent <= 1 or outlives or os.getpgid(parent) != os.getpgrp():
+                self._pid = 0
+        except ProcessLookupError:  # it ended in this moment
+            pass
+
+    def has_ended(self) -> bool:
+        """Return whether the run is to end because the parent has."""
+        return self._pid != 0 and os.getppid() != self._pid
 
 
 def outlive_signals() -> None:
@@ -24,7 +67,7 @@ def outlive_signals() -> None:
 
     A handler that does nothing, and not `SIG_IGN`: a program that this process starts would inherit that.
     """
-    for number in DEFAULTS:
+    for number in (*DEFAULTS, *WARNINGS):
         signal.signal(number, _pass_over)
         signal.siginterrupt(number, False)  # system calls of libraries go on as if there had been no signal
 
@@ -36,7 +79,7 @@ def forks_end_on_signals() -> None:
 
 def ignore_signals() -> None:
     """Ignore the signals in this process and the program that it becomes, until that calls `outlive_signals`."""
-    for number in DEFAULTS:
+    for number in (*DEFAULTS, *WARNINGS):
         signal.signal(number, signal.SIG_IGN)
 
 

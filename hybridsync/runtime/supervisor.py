@@ -39,6 +39,7 @@ from hybridsync.runtime.key_rotation import rotate_if_due
 from hybridsync.runtime.placement import Placement
 from hybridsync.runtime.process_group_service import ProcessGroupService
 from hybridsync.runtime.role_addresses import RoleAddresses
+from hybridsync.runtime.role_signals import WARNINGS, Parent
 from hybridsync.runtime.run_hosts import HostEvent, HostJoined, HostLost, RunHosts
 from hybridsync.runtime.running_role import RunningRole
 from hybridsync.runtime.supervisor_spec import SupervisorSpec
@@ -98,7 +99,10 @@ class Supervisor:
         self._chief_serves = False
         self._crash_loop = CrashLoop()
         self._over = self._asked = False
+        self._asked_by = ""  # who or what, for the user; "" for the run's user, to whom the chief has answered
         self._num_signals = 0
+        self._broken_off = False
+        self._parent = Parent()
         self._preempt_deadline: float | None = None
         self._leaving: tuple[int, float] | None = None  # the chief's exit code, and until when the others may leave
         self._exit_code: int | None = None
@@ -106,8 +110,8 @@ class Supervisor:
     def run(self) -> int:
         """Start every role and watch until the run ends; returns the exit code for this process.
 
-        Signals: SIGTERM or SIGINT asks the chief to save and leave; a second one kills everything at once. SIGHUP asks
-        as well, unless it is ignored, as by nohup: a closing terminal may send several, and a SIGTERM after them.
+        SIGTERM or SIGINT asks the chief to save and leave; a second one kills everything at once. A warning (SIGHUP,
+        SIGUSR1, SIGUSR2) and the end of the parent ask as well, as often as they come (see `role_signals`).
 
         Raises:
           WorkdirError: the workdir cannot be written.
@@ -183,6 +187,8 @@ class Supervisor:
                 code, until = self._leaving
                 self._exit_code = code if not self._roles or now >= until else self._exit_code
                 continue
+            if not self._asked and self._parent.has_ended():
+                self._asked, self._asked_by = True, "the process that started this run has ended"
             if self._exit_code is None and (self._asked or not self._slots):
                 self._preempt(now)
             if self._exit_code is None and not self._chief_address and now >= start_deadline:
@@ -195,6 +201,8 @@ class Supervisor:
                     self._outbox.deliver(self._chief_address)
                 self._place()
                 self._group.stop_former()
+        if self._broken_off and self._exit_code == EXIT_FAILED:
+            self._say(f"error: a second signal has ended the run before it was saved; {_RESUME}")
         return self._exit_code
 
     def _begin_or_go_on(self, now: float) -> None:
@@ -429,17 +437,23 @@ class Supervisor:
         self._exit_code = EXIT_FAILED
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._asked = True
-        self._num_signals += number != signal.SIGHUP
+        self._asked, self._asked_by = True, self._asked_by or signal.Signals(number).name
+        self._num_signals += number not in WARNINGS
         if self._num_signals > 1 and self._leaving is None:  # not in the loop, which may be in a call to the chief
+            self._broken_off = True
             self._agent.kill_all()
-            self._exit_code = EXIT_PREEMPTED
+            chief = self._roles.get(("chief", 0))
+            self._exit_code = EXIT_FAILED if chief is None or chief.exit_code is None else chief.exit_code
 
     def _preempt(self, now: float) -> None:
         if not self._chief_address:  # nothing has begun that could be saved
-            self._exit_code = EXIT_PREEMPTED if self._asked else None
+            if self._asked:
+                self._say(f"{self._asked_by}: the run ends before it has begun: the chief does not serve yet")
+                self._exit_code = EXIT_PREEMPTED
         elif self._preempt_deadline is None:
             self._preempt_deadline = now + self._spec.preempt_secs
+            if self._asked_by:
+                self._say(f"{self._asked_by}: the run is saved and ends")
             if self._asked:
                 self._outbox.preempt()
                 self._hosts.await_end()

@@ -6,14 +6,14 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
-from types import FrameType
+
+from hybridsync.runtime.role_signals import Handler, handled
 
 
 class WakePipe:
     """A pipe that can be read from when the main loop is to look around; to be entered on the main thread.
 
-    While it is entered, SIGTERM and SIGINT are handled, and SIGHUP unless it is ignored, as by nohup.
+    While it is entered, the signals that ask for the end are handled (see `role_signals.handled`).
 
     Args:
       on_signal: called on the main thread with the signal's number, between any two steps of it.
@@ -22,8 +22,8 @@ class WakePipe:
       fd: end of the pipe to read from; the reader empties it.
     """
 
-    def __init__(self, on_signal: Callable[[int, FrameType | None], None]) -> None:
-        self._on_signal = on_signal
+    def __init__(self, on_signal: Handler) -> None:
+        self._handled = handled(on_signal)
         self._lock = threading.Lock()  # of the end to write to, which is closed while other threads may wake
         self.fd, self._write_fd = -1, -1
 
@@ -38,15 +38,11 @@ class WakePipe:
         os.set_blocking(self.fd, False)
         os.set_blocking(self._write_fd, False)
         self._former_wake = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
-        numbers = [signal.SIGTERM, signal.SIGINT]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            numbers.append(signal.SIGHUP)
-        self._former = {number: signal.signal(number, self._on_signal) for number in numbers}
+        self._handled.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)
+        self._handled.__exit__(None, None, None)
         signal.set_wakeup_fd(self._former_wake)
         with self._lock:
             os.close(self._write_fd)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hybridsync.config import RunConfig
 from hybridsync.core.errors import Diverged, Preempted
+from hybridsync.runtime.role_signals import WARNINGS, handled
 from hybridsync.storage.job_history import Where
 from hybridsync.trainer import Trainer
 from hybridsync.tuning.run_ending import accuracy_of, cluster_of, converged_in, end_of, ended, run_folder
@@ -21,7 +22,7 @@ from hybridsync.tuning.search import Made, RunOf
 
 @dataclass(frozen=True)
 class InProcessRuns:
-    """Runs of threads in this process, each in a workdir of its own; SIGTERM and SIGINT save the one under way.
+    """Runs of threads in this process, each in a workdir of its own; a signal saves the one under way.
 
     Args:
       run_of, config, folder: as of simulated runs.
@@ -61,18 +62,15 @@ class InProcessRuns:
 
 @contextlib.contextmanager
 def _preempting(trainer: Trainer) -> Iterator[None]:
-    """Let SIGTERM and SIGINT save the run and stop it; in another thread than the main one signals stay as they are."""
+    """Let a signal that asks for the end save the run and stop it; in another thread than the main one none does."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def save_and_stop(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second one does not wait
+        if number not in WARNINGS:
+            signal.signal(number, signal.SIG_DFL)  # a second one does not wait
         trainer.preempt()
 
-    before = {number: signal.signal(number, save_and_stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with handled(save_and_stop):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

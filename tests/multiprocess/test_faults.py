@@ -35,9 +35,15 @@ def test_a_run_that_was_killed_whole_goes_on_from_its_last_commit(tmp_path: Path
     scenarios.everything_is_killed_and_resumed(tmp_path / "run")
 
 
-@pytest.mark.parametrize("to_all", [False, True], ids=["supervisor", "all"])
-def test_sigterm_saves_exits_75_and_the_same_command_completes(tmp_path: Path, to_all: bool) -> None:
-    scenarios.sigterm_saves_and_the_same_command_completes(tmp_path / "run", to_all=to_all)
+@pytest.mark.parametrize(
+    ("to_all", "number"),
+    [(False, signal.SIGTERM), (True, signal.SIGTERM), (True, signal.SIGUSR1)],
+    ids=["supervisor", "all", "SIGUSR1 to all"],
+)
+def test_sigterm_saves_exits_75_and_the_same_command_completes(
+    tmp_path: Path, to_all: bool, number: signal.Signals
+) -> None:
+    scenarios.sigterm_saves_and_the_same_command_completes(tmp_path / "run", to_all=to_all, number=number)
 
 
 @pytest.mark.soak

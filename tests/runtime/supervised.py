@@ -24,11 +24,12 @@ class Run:
 
     def __init__(self, workdir: Path, actions: dict[str, Any], options: dict[str, Any]) -> None:
         self.workdir = workdir
+        under = [sys.executable, "-c", options.pop("under")] if "under" in options else []  # program of the parent
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         for name in ("JAX_PLATFORMS", "TF_CPP_MIN_LOG_LEVEL"):  # jax sets the second where it is imported
             environment.pop(name, None)
         self.process = subprocess.Popen(
-            [sys.executable, str(RUN), str(workdir), json.dumps(actions), json.dumps(options)],
+            [*under, sys.executable, str(RUN), str(workdir), json.dumps(actions), json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

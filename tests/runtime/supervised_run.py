@@ -1,6 +1,6 @@
 """A supervisor over fake roles: what it tells the chief goes to stdout, a JSON object a line.
 
-argv: workdir, the fake roles' actions, options ("deaf_calls", "deaf_to_preempt", "hangups_ignored",
+argv: workdir, the fake roles' actions, options ("deaf_calls", "deaf_to_preempt", "warnings_ignored",
 "fault", "program", "locks", fields of SupervisorSpec). Where there are several hosts, each line of stdin is what the
 agent of one says: {"host": index, "attach": slots}, or the fields of an event with its "kind". What an agent is told
 goes to stdout.
@@ -23,6 +23,7 @@ from hybridsync.core.errors import HybridSyncError, WaitTimeout
 from hybridsync.interfaces.agents import AgentHello, AgentReport
 from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.ports import HeadPort
+from hybridsync.runtime.role_signals import WARNINGS
 from hybridsync.runtime.supervisor import Supervisor
 from hybridsync.runtime.supervisor_spec import SupervisorSpec
 from hybridsync.storage.durable import WorkdirLock
@@ -122,8 +123,9 @@ def fail(event: RoleEvent) -> None:
 def main() -> int:
     workdir, actions, options = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     link = Link(options.pop("deaf_calls", 0), options.pop("deaf_to_preempt", False))
-    if options.pop("hangups_ignored", False):
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if options.pop("warnings_ignored", False):
+        for number in WARNINGS:
+            signal.signal(number, signal.SIG_IGN)
     if options.pop("fault", False):
         link.role_lost = fail
     locks = options.pop("locks", False)

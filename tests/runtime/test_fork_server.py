@@ -120,7 +120,7 @@ PARENT = """import os, signal, sys
 from hybridsync.runtime import role_signals
 role_signals.outlive_signals()
 role_signals.forks_end_on_signals()
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+for number in (signal.SIGTERM, signal.SIGINT, *role_signals.WARNINGS):
     os.kill(os.getpid(), number)
 if (child := os.fork()) == 0:
     os.kill(os.getpid(), signal.SIGTERM)
@@ -136,4 +136,5 @@ def test_what_a_role_starts_ends_on_signals_as_any_program_does() -> None:
     forked, ignored = ended.stdout.splitlines()
     assert int(forked) == -signal.SIGTERM
     mask = int(ignored.split()[1], 16)
-    assert [number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if mask >> (number - 1) & 1] == []
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+    assert [number for number in numbers if mask >> (number - 1) & 1] == []

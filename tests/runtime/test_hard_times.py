@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from hybridsync.core.errors import WorkdirError
+from hybridsync.runtime.role_signals import WARNINGS
 from hybridsync.storage.durable import WorkdirLock
 from tests.runtime.supervised import WAIT_SECS, Begin, Run, gone, seed_of
 
@@ -134,21 +135,29 @@ def _wait_for(condition):
     return found
 
 
-def test_a_closed_terminal_is_a_request_to_save_and_leave(begin: Begin) -> None:
+@pytest.mark.parametrize(
+    "numbers",
+    [(signal.SIGHUP, signal.SIGHUP), (signal.SIGUSR1,), (signal.SIGUSR2, signal.SIGUSR2)],
+    ids=["the kernel and the shell of a terminal", "Slurm with --signal=USR1", "a batch system that warns twice"],
+)
+def test_warnings_before_a_sigterm_are_one_request_to_save_and_leave(
+    begin: Begin, numbers: tuple[signal.Signals, ...]
+) -> None:
     run = begin(deaf_to_preempt=True)
     pids = run.started()
-    for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM):  # the kernel, the shell, the session controller
+    for number in (*numbers, signal.SIGTERM):
         run.process.send_signal(number)
     run.wait_call(call="preempt")
     assert run.silent(1.0), "the last of them is no second request"
     os.kill(pids["chief", 0], signal.SIGUSR1)
-    assert run.end() == (75, "")
+    assert run.end()[0] == 75
 
 
-def test_a_closed_terminal_is_nothing_to_a_run_that_was_started_by_nohup(begin: Begin) -> None:
-    run = begin(hangups_ignored=True)
+def test_a_warning_that_was_ignored_at_the_start_as_by_nohup_is_nothing_to_a_run(begin: Begin) -> None:
+    run = begin(warnings_ignored=True)
     pids = run.started()
-    run.process.send_signal(signal.SIGHUP)
+    for number in WARNINGS:
+        run.process.send_signal(number)
     assert run.silent(1.0)
     _ends_well(run, pids["chief", 0])
 

@@ -54,7 +54,7 @@ def test_a_chief_killed_while_it_saves_for_a_preemption_is_followed_by_one_that_
     assert run.wait_call(call="role_started", role="chief")["reason"] == "restart after signal SIGKILL"
     run.wait_call(call="preempt")
     os.kill(run.wait_spec(role="chief", restart_count=1)["pid"], signal.SIGUSR1)
-    assert run.end() == (75, "")
+    assert run.end() == (75, "SIGTERM: the run is saved and ends\n")
 
 
 def test_a_stop_that_the_chief_was_told_of_outlives_it(begin: Begin) -> None:
@@ -111,7 +111,7 @@ def test_a_signal_while_no_chief_serves_reaches_the_next_one(begin: Begin) -> No
     assert run.next_call() == {"call": "preempt"}, "what is left to do comes before what has happened"
     run.wait_call(call="role_lost", role="chief")
     os.kill(restarted, signal.SIGUSR1)
-    assert run.end() == (75, "")
+    assert run.end() == (75, "SIGTERM: the run is saved and ends\n")
 
 
 @pytest.mark.parametrize("exit_code", [9, 0, 75])
@@ -173,13 +173,22 @@ def test_a_chief_that_ends_with_a_traceback_each_time_is_our_fault(begin: Begin)
     assert "chief 0 was here" in written
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_makes_the_chief_save_and_the_run_end_with_75(begin: Begin, number: signal.Signals) -> None:
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2"])
+def test_a_signal_makes_the_chief_save_and_the_run_end_with_75(begin: Begin, name: str) -> None:
     run = begin()
     pids = run.started()
-    run.process.send_signal(number)
+    run.process.send_signal(signal.Signals[name])
     run.wait_call(call="preempt")
-    assert run.end() == (75, "")
+    assert run.end() == (75, f"{name}: the run is saved and ends\n")
+    assert all(gone(pid) for pid in pids.values())
+
+
+def test_a_run_whose_parent_is_killed_is_saved(begin: Begin) -> None:
+    run = begin(under="import subprocess, sys; subprocess.run(sys.argv[1:])")
+    pids = run.started()
+    run.process.kill()  # the parent
+    run.wait_call(call="preempt")
+    assert run.wait_call(call="ended")["code"] == 75
     assert all(gone(pid) for pid in pids.values())
 
 
@@ -187,7 +196,7 @@ def test_a_signal_before_the_chief_serves_ends_the_run_with_75(begin: Begin) -> 
     run = begin({"chief 0": {"silent": True}})
     chief = run.wait_spec(role="chief")["pid"]
     run.process.send_signal(signal.SIGTERM)
-    assert run.end() == (75, "")
+    assert run.end() == (75, "SIGTERM: the run ends before it has begun: the chief does not serve yet\n")
     assert gone(chief)
 
 
@@ -197,7 +206,8 @@ def test_a_second_signal_kills_everything_at_once(begin: Begin) -> None:
     run.process.send_signal(signal.SIGTERM)
     run.wait_call(call="preempt")
     run.process.send_signal(signal.SIGTERM)  # all other waits are longer than that for the end
-    assert run.end() == (75, "")
+    code, written = run.end()
+    assert code == 70 and "error: a second signal has ended the run before it was saved" in written
     assert all(gone(pid) for pid in pids.values())
 
 

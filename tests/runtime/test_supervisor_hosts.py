@@ -192,8 +192,8 @@ def test_a_second_sigterm_ends_all_hosts_at_once(begin: Begin) -> None:
     heard(run, call="preempt")
     assert ordered(run, "AwaitEnd"), "a host that is asked to leave as well would do so before the run is saved"
     run.process.send_signal(signal.SIGTERM)
-    assert ordered(run, "EndRun")["exit_code"] == 75
-    assert heard(run, call="ended")["code"] == 75
+    assert ordered(run, "EndRun")["exit_code"] == 70
+    assert heard(run, call="ended")["code"] == 70
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["known here first", "given up first"])
