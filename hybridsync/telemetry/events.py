@@ -37,6 +37,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "worker_joined": (),
     "worker_left": (),
     "world_renewed": ("why",),
+    "hang_suspected": ("role", "id", "doing", "limit_secs", "setting"),
     "rollback": ("to_units", "rolled_back"),
     "evaluation": ("examples", "accuracy", "loss"),
     "checkpoint": ("units", "bytes", "secs"),
