@@ -7,7 +7,6 @@ known.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from hybridsync.core.units import UnitSet
@@ -32,7 +31,7 @@ class GroupRounds:
         self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
         self._num_averaged = len(self._applied)  # without those of workers that still wait or serve
         self._sequence = phase.sequence
-        self._arrived: dict[int, tuple[GroupRequest, float]] = {}
+        self._arrived: dict[int, GroupRequest] = {}
         self._serving: dict[int, GroupRequest] = {}
         self._answers: dict[int, tuple[int, GroupReply]] = {}
         self._served: dict[int, tuple[tuple[int, int], GroupReply]] = {}
@@ -60,7 +59,7 @@ class GroupRounds:
         if request.serves:
             self._serving[worker] = request
             return self._start(rule.on_serving(worker, now))
-        self._arrived[worker] = request, now
+        self._arrived[worker] = request
         served = self._serving.pop(worker, None) is not None
         started = rule.on_arrival(worker, now, last=request.last, average_secs=request.average_secs)
         return self._start(started) or served
@@ -109,24 +108,12 @@ class GroupRounds:
         """Return whether the synchronisation that was asked for has been, and `worker` has gone on from it."""
         return not self._wanted and worker not in self._averaging
 
-    # --- deadlines ---
-
-    def waited_for(self, now: float) -> dict[int, float]:
-        """Return the workers whom others wait for, each with the seconds since the first of these came."""
-        found: dict[int, float] = {}
-        for worker, missing in self._rule.waits_for().items():
-            waited = now - self._arrived[worker][1]
-            for other in missing:
-                if other not in self._arrived and other not in self._serving:  # one that waits itself is not to blame
-                    found[other] = max(waited, found.get(other, -math.inf))
-        return found
-
     # --- inside ---
 
     def _has_come(self, request: GroupRequest) -> bool:
         """Return whether the worker has come itself to the group round of that number, or to a later one."""
         arrived = self._arrived.get(request.worker)
-        newest = arrived[0].number if arrived else self._answers.get(request.worker, (0, None))[0]
+        newest = arrived.number if arrived else self._answers.get(request.worker, (0, None))[0]
         return newest >= request.number
 
     def _is_known(self, request: GroupRequest) -> bool:
@@ -148,7 +135,7 @@ class GroupRounds:
         for group in groups:
             self._sequence += 1
             requests = [
-                self._arrived.pop(worker)[0] if worker in self._arrived else self._serving.pop(worker)
+                self._arrived.pop(worker) if worker in self._arrived else self._serving.pop(worker)
                 for worker in group.members
             ]
             told = {worker: self._told.pop(worker, []) for worker in group.members}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.errors import RoleLost
-from hybridsync.interfaces.messages import RoleEvent, RoleState, StateVersion
+from hybridsync.interfaces.messages import Process, RoleEvent, RoleState, StateVersion
 
 
 class MemberControl:
@@ -25,6 +25,18 @@ class MemberControl:
         """Treat a live worker as lost; the supervisor that started its process is to end it."""
         with self._condition:
             self._state.evict("worker", worker, reason)
+
+    def unheard_of(self, present: Iterable[Process]) -> list[Process]:
+        """Return the workers and servers among `present` that have neither registered nor ended, as far as known."""
+        with self._condition:
+            ended, members = self._state.ended, self._state.members
+            return [
+                process
+                for process in present
+                if process[0] in ("worker", "server")
+                and process not in ended
+                and members.of(process[0]).get(process[1]) is None
+            ]
 
     def miss(self, event: RoleEvent) -> None:
         """Treat a process as lost that an earlier chief knew, and that has not come to this one."""
@@ -72,11 +84,10 @@ class MemberControl:
         with self._condition:
             return self._state.members.address_of(role, role_id)
 
-    def silent(self, secs: float) -> set[int]:
-        """Return live workers that have not been heard of for `secs`."""
+    def silent(self, secs: float) -> list[tuple[str, int]]:
+        """Return (role, id) of the live processes that have not been heard of for `secs`."""
         with self._condition:
-            expired = self._state.members.workers.expired(self._state.clock.monotonic(), secs)
-            return {member.hello.id for member in expired}
+            return self._state.members.silent(self._state.clock.monotonic(), secs)
 
     def missing_workers(self) -> list[int]:
         """Return slots without a live worker."""

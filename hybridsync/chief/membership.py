@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hybridsync.config.run_config import HangConfig
+from hybridsync.core.deadlines import LATE_SECS
 from hybridsync.core.errors import NotRegistered, RoleLost, StaleIncarnation
 from hybridsync.interfaces.messages import Hello, RoleState, StateVersion
 
 HEARTBEAT_SECS = 1.0
-LEASE_SECS = 3.0
+LEASE_SECS = HangConfig.silent_secs
 
 
 @dataclass(slots=True)
@@ -94,8 +96,6 @@ class Membership:
 
 VACANT_SECS = 20.0
 """How long a worker's place may have no process before nobody waits for it: its host is away, and no other has room."""
-SERVER_LEASE_SECS = 15.0
-"""A server without a sign of life for so long is lost: its loss costs everybody's work since the last commit."""
 
 
 class RunMembership:
@@ -104,7 +104,7 @@ class RunMembership:
     Args:
       num_workers: slots of the run.
       num_servers: parameter servers of the run.
-      lease_secs: a worker without a sign of life for so long is lost; infinite for threads, which cannot die
+      lease_secs: a process without a sign of life for so long is lost; infinite for threads, which cannot die
         unnoticed.
       now: monotonic seconds.
       late: workers that join later: the start does not wait for them to register.
@@ -127,7 +127,6 @@ class RunMembership:
     ) -> None:
         self.num_workers, self.num_servers, self.lease_secs = num_workers, num_servers, lease_secs
         self._min_workers = min_workers
-        self._server_lease_secs = max(lease_secs, SERVER_LEASE_SECS)
         self.workers, self.servers = Membership("worker"), Membership("server")
         self.quarantined: dict[int, str] = {}
         self.resting: dict[int, StateVersion | None] = {}
@@ -176,18 +175,22 @@ class RunMembership:
         """Return whether leases were last looked at half a heartbeat ago."""
         return now - self._judged >= HEARTBEAT_SECS / 2
 
-    def expire(self, now: float) -> list[tuple[str, int, float]]:
-        """Return (role, id, lease seconds) of the processes whose lease has run out.
+    def expire(self, now: float) -> list[tuple[str, int]]:
+        """Return (role, id) of the processes whose lease has run out.
 
         When leases have not been looked at for long, the chief was silent itself: every lease begins anew.
         """
         silent, self._judged = now - self._judged, now
-        if silent > HEARTBEAT_SECS:
+        if silent > LATE_SECS:
             self.workers.refresh(now)
             self.servers.refresh(now)
+        return self.silent(now, self.lease_secs)
+
+    def silent(self, now: float, secs: float) -> list[tuple[str, int]]:
+        """Return (role, id) of the processes that have not been heard of for `secs`."""
         return [
-            (members.role, member.hello.id, secs)
-            for members, secs in ((self.workers, self.lease_secs), (self.servers, self._server_lease_secs))
+            (members.role, member.hello.id)
+            for members in (self.workers, self.servers)
             for member in members.expired(now, secs)
         ]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.messages import StateVersion
-from hybridsync.interfaces.reports import WAITING, Report
+from hybridsync.interfaces.reports import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +83,6 @@ class PhaseMembership:
     def outside(self, live: tuple[int, ...]) -> list[int]:
         """Return the live workers that have neither entered nor come back."""
         return [worker for worker in live if worker not in self.admitted and worker not in self.back]
-
-    def stuck(self, live: tuple[int, ...], silent: set[int], phase_id: PhaseId) -> list[int]:
-        """Return whom the others wait for: those missing that are silent; if none is, those not waiting themselves."""
-        inside = self.missing(live)
-        waiting = {
-            worker for worker, doing in self.doing.items() if (doing.what, doing.phase_id) == (WAITING, phase_id)
-        }
-        found = [worker for worker in inside if worker in silent]
-        return found or [worker for worker in inside if worker not in waiting]
 
     def doing_of(self, workers: list[int]) -> dict[int, Doing]:
         """Return what each of `workers` said last that it does."""

@@ -1,8 +1,9 @@
 """Units that end the processes that compute them. Pure.
 
 A process that ends by itself while it computes a unit (an exception, SIGSEGV, SIGABRT) makes the unit a suspect; the
-second one quarantines it. A unit whose process is killed, or asked to end, may be innocent: it takes three ends of any
-kind.
+second one quarantines it. A unit whose process is killed (for want of memory, say), or asked to end, may be innocent:
+it takes three ends of any kind. A process that the run itself has ended (its supervisor then names no unit), or that
+has given itself up as one that makes no progress, proves nothing: no unit is left out because of time alone.
 
     >>> suspects = PoisonUnits()
     >>> suspects.record(RoleEvent("worker", 1, 4711, "exit 1", 0.0, unit=17))
@@ -17,14 +18,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hybridsync.core.errors import EXIT_FAILED
 from hybridsync.interfaces.messages import Process, RoleEvent
 
 BY_ITSELF = 2
 OF_ANY_KIND = 3
 MAX_IN_A_ROW = 10
 """How many units may be quarantined without one that is applied: then it is not the units."""
-_FROM_OUTSIDE = ("signal SIGKILL", "signal SIGTERM", "exit 70")
+_FROM_OUTSIDE = ("signal SIGKILL", "signal SIGTERM")
 """Prefixes of exit reasons that may come from outside (a signal), not from the unit."""
+_NO_PROGRESS = f"exit {EXIT_FAILED}"
+"""Prefix of the exit reason of a process that its own watchdog ended, or that lost its chief or its peers."""
 
 
 def ended_by_itself(event: RoleEvent) -> bool:
@@ -35,7 +39,7 @@ def ended_by_itself(event: RoleEvent) -> bool:
     >>> ended_by_itself(RoleEvent("worker", 1, 4711, "signal SIGKILL", 0.0, unit=17))
     False
     """
-    return event.unit >= 0 and not event.reason.startswith(_FROM_OUTSIDE)
+    return event.unit >= 0 and not event.reason.startswith((*_FROM_OUTSIDE, _NO_PROGRESS))
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class PoisonUnits:
 
     def record(self, event: RoleEvent) -> Quarantined | None:
         """Take in a worker's end, once for each process; returns the unit it was at where that is one too many."""
-        if event.unit < 0:
+        if event.unit < 0 or event.reason.startswith(_NO_PROGRESS):
             return None
         ended = self._ended.setdefault(event.unit, {})
         if len(ended) < OF_ANY_KIND:  # so many quarantine it, whatever ended them

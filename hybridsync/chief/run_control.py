@@ -292,28 +292,16 @@ class RunControl:
         with self._condition:
             return self._state.phase_members.behind(self._state.members.workers.ids())
 
-    def doing(self, secs: float) -> dict[int, Doing]:
+    def doing(self, secs: float = -1.0) -> dict[int, Doing]:
         """Return the current work of each live member inside the phase; {} if nobody has been at it for over `secs`."""
         with self._condition:
             inside = self._state.phase_members
             return inside.doing_of(self.missing_drained()) if inside.is_anybody_at_it_for(secs) else {}
 
-    def stuck(self, silent_secs: float) -> list[int]:
-        """Return members that the others wait for: silent for `silent_secs`, or else those not waiting themselves."""
-        with self._condition:
-            live, phase_id = self._state.members.workers.ids(), self._state.leases.phase_id
-            return self._state.phase_members.stuck(live, self.members.silent(silent_secs), phase_id)
-
     def is_together(self, worker: int) -> bool:
         """Return whether the full synchronisation that was called for has been, and `worker` has gone on from it."""
         with self._condition:
             return self._state.grouping is None or self._state.grouping.is_synchronised(worker)
-
-    def waited_for(self) -> dict[int, float]:
-        """Return workers of a group phase for whom others wait, each with since how many seconds."""
-        with self._condition:
-            grouping = self._state.grouping
-            return grouping.waited_for(self._state.clock.monotonic()) if grouping else {}
 
     # --- reports ---
 

@@ -23,7 +23,7 @@ from hybridsync.core.clock import Clock
 from hybridsync.core.errors import PhaseBroken
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import Range, UnitSet
-from hybridsync.interfaces.messages import NON_FINITE, RoleEvent, RoleState, Snapshot
+from hybridsync.interfaces.messages import NON_FINITE, Process, RoleEvent, RoleState, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
 from hybridsync.policies.straggler_detector import Detector, NullDetector
@@ -42,7 +42,7 @@ class RunState:
       num_workers: slots of the run.
       schema: `Layout.schema_hash` that every role has to share.
       clock: clock for leases, deadlines and rates.
-      lease_secs: a worker without a sign of life for so long is lost; infinite for threads, which cannot die
+      lease_secs: a process without a sign of life for so long is lost; infinite for threads, which cannot die
         unnoticed.
       num_servers: parameter servers of the run.
       restarted: roles may be in the middle of a phase; until it is adopted, or known that there is none, they wait.
@@ -64,6 +64,7 @@ class RunState:
       fenced: (worker, incarnation) of lost workers that servers have not been notified of yet.
       preempted: the run was asked to stop.
       over: the run is over.
+      ended: processes of which a supervisor has said that they have ended.
       informed: (role, id) of those that have heard that it is over.
       figures: figures of the run so far, as the record contains them.
     """
@@ -104,6 +105,7 @@ class RunState:
         self.revoked: set[PhaseId] = set()
         self.fenced: list[tuple[int, int]] = []
         self.informed: set[tuple[str, int]] = set()
+        self.ended: set[Process] = set()
 
     # --- the active phase ---
 
@@ -243,8 +245,9 @@ class RunState:
 
     def expire(self) -> None:
         """Treat roles whose lease has run out as lost."""
-        for role, role_id, secs in self.members.expire(self.clock.monotonic()):
-            self.evict(role, role_id, f"no sign of life for {secs:g} s")
+        for role, role_id in self.members.expire(self.clock.monotonic()):
+            why = f"no sign of life for {self.members.lease_secs:g} s (hang.silent_secs)"
+            self.evict(role, role_id, why)
 
     def evict(self, role: str, role_id: int, reason: str, *, quarantined: bool = False) -> None:
         """Treat a live process as lost, and have it ended."""

@@ -275,6 +275,7 @@ class ChiefService:
             state, members = self._state, self._state.members
             if state.over:
                 return
+            state.ended.add(event.process)
             if event.role == "worker":
                 # First: a quarantine is the reason that the phase is to break for, not the loss.
                 self._note_suspect(event)

@@ -8,12 +8,13 @@ from typing import Any
 
 from hybridsync.collectives.backend import CommunicatorPhase
 from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.deadlines import MEMBERS_SECS
 from hybridsync.core.errors import PhaseRevoked, WaitTimeout
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.training.averaging import AveragedPart, mean
 from hybridsync.training.compiled_programs import Programs
 
-DEADLINE_SECS = 600.0
+DEADLINE_SECS = MEMBERS_SECS
 """How long a thread waits for the slowest member."""
 
 

@@ -18,6 +18,11 @@ from hybridsync.core.errors import ConfigError, PlanError
 from hybridsync.core.plan import Plan
 from hybridsync.core.units import MOST_UNITS
 
+LEAST_HANG_SECS, MOST_HANG_SECS = 2.0, 3600.0
+"""Bounds of the limits of `HangConfig`."""
+WARN_SECS = 30.0
+"""A worker that makes no progress for so long is named to the user, or for half of its limit where that is shorter."""
+
 
 @dataclass(frozen=True)
 class Empty:
@@ -200,6 +205,40 @@ class EmulationConfig:
 
 @checked
 @dataclass(frozen=True)
+class HangConfig:
+    """Sets when a process that makes no progress is given up: it is ended, and another one takes its place.
+
+    A process that has died is noticed at once, whatever these limits are. No limit ends a worker that nobody waits for.
+    The user is warned at half of a limit, after WARN_SECS at the latest.
+
+    Args:
+        compute_secs: shortest time that a worker may be at one unit; it may take ten times as long as its recent units
+            took in any case, and `compile_secs` for its first unit of a phase.
+        read_secs: how long a worker may wait for the data of one unit.
+        compile_secs: how long a worker may compile, or be at anything else but a unit, for example fetch a state.
+        silent_secs: how long a process may send no heartbeat. A process that is stopped for a shorter time, or gets no
+            processor, goes on as if nothing had been; one that is frozen for good is replaced after so long.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    compute_secs: float = 60.0
+    read_secs: float = 600.0
+    compile_secs: float = 600.0
+    silent_secs: float = 60.0
+
+    def __post_init__(self) -> None:
+        check_types(self, "hang.")
+        for name in ("compute_secs", "read_secs", "compile_secs", "silent_secs"):
+            rule = f"in [{LEAST_HANG_SECS:g}, {MOST_HANG_SECS:g}]"
+            value = getattr(self, name)
+            advice = "a healthy process needs the lower bound, and nobody waits longer than the upper one"
+            require(LEAST_HANG_SECS <= value <= MOST_HANG_SECS, f"hang.{name}", rule, value, advice)
+
+
+@checked
+@dataclass(frozen=True)
 class RunConfig:
     """Holds everything that a run is asked to do.
 
@@ -219,6 +258,7 @@ class RunConfig:
         telemetry: settings of the record.
         emulation: slowness put in on purpose.
         policy: treatment of stragglers, the momentum, the learning rate and the end of lock-step.
+        hang: when a process that makes no progress is given up.
         drain_secs: seconds that the last units of an asynchronous phase may stand still before others get them too.
 
     Raises:
@@ -240,6 +280,7 @@ class RunConfig:
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     emulation: EmulationConfig = field(default_factory=EmulationConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
+    hang: HangConfig = field(default_factory=HangConfig)
     drain_secs: float = 10.0
 
     def __post_init__(self) -> None:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+MEMBERS_SECS = 3900.0
+"""How long a worker waits for the other workers, for units or for a phase. The chief judges earlier for whom everybody
+waits: no limit of `HangConfig` is longer than an hour. This is the last resort."""
+
+LATE_SECS = 5.0
+"""Who looks again only after so long stood still meanwhile, or its machine did: what it judges is counted anew."""
+
 UPLOAD_SECS = 5.0
 """How long the end of a phase waits for the optimizer states of workers with local updates."""
 

@@ -21,6 +21,8 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
+from hybridsync.core.deadlines import MEMBERS_SECS
+
 COMPILE_SECS = 600.0
 """Limit of what may compile, and of a worker's first unit in a phase."""
 TIMES = 10.0
@@ -30,7 +32,9 @@ RECENT = 8
 SLACK_SECS = 60.0
 """How much later than its own deadline a wait is overdue."""
 LOOP_SECS = 1200.0
-"""Limit of what a main thread does between two declared pieces: twice the longest deadline of a wait there."""
+"""Limit of what a chief's main thread does between two declared pieces: twice the longest deadline of a wait there."""
+TRAINING_SECS = 2 * MEMBERS_SECS
+"""The same of a worker's training thread."""
 UNLIMITED = math.inf
 LATE_TICKS = 3.0
 """A watchdog that looks again only after so many ticks was stopped, and its process with it."""
@@ -105,16 +109,20 @@ class UnitLimit:
     600.0
     >>> limit.record(0.5); limit.record(7.0); limit.record(6.0); limit.secs
     70.0
+
+    Args:
+      least_secs: shortest limit.
+      first_secs: limit of the first unit, whose program may be compiled.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, least_secs: float = 0.0, first_secs: float = COMPILE_SECS) -> None:
         self._recent: deque[float] = deque(maxlen=RECENT)
-        self.secs = COMPILE_SECS
+        self._least_secs, self.secs = least_secs, first_secs
 
     def record(self, secs: float) -> None:
         """Take in what a unit took."""
         self._recent.append(secs)
-        self.secs = TIMES * max(self._recent)
+        self.secs = max(self._least_secs, TIMES * max(self._recent))
 
 
 class Watching(Protocol):
@@ -132,15 +140,15 @@ class Watching(Protocol):
         """Return a context that is a piece; it may be entered again once it was left, by any thread."""
         ...
 
-    def units(self) -> WatchedUnits:
-        """Return what declares the units of one worker in one phase."""
+    def units(self, limit: UnitLimit) -> WatchedUnits:
+        """Return what declares the units of one worker in one phase, which have that limit."""
         ...
 
     def progress(self) -> None:
         """Count this thread's innermost piece anew."""
         ...
 
-    def compiles(self) -> None:
+    def compiles(self, limit_secs: float = COMPILE_SECS) -> None:
         """Do as `progress`, and let the piece take as long as compiling may."""
         ...
 
@@ -150,10 +158,11 @@ class WatchedUnits:
 
     Args:
       watching: watches the pieces.
+      limit: limit of the next unit.
     """
 
-    def __init__(self, watching: Watching) -> None:
-        self._watching, self._limit = watching, UnitLimit()
+    def __init__(self, watching: Watching, limit: UnitLimit) -> None:
+        self._watching, self._limit = watching, limit
         self._piece: Piece
 
     def begin(self, unit: int) -> None:
@@ -201,14 +210,14 @@ class Unwatched:
         """See `Watching.work`."""
         return self._CONTEXT
 
-    def units(self) -> WatchedUnits:
+    def units(self, limit: UnitLimit) -> WatchedUnits:
         """See `Watching.units`."""
         return self._UNITS
 
     def progress(self) -> None:
         """See `Watching.progress`."""
 
-    def compiles(self) -> None:
+    def compiles(self, limit_secs: float = COMPILE_SECS) -> None:
         """See `Watching.compiles`."""
 
 

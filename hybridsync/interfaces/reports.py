@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields, replace
 from hybridsync.core.plan import MOST_ENTRIES, PhaseId
 from hybridsync.core.units import Range
 
-COMPUTING, WAITING = "compute", "average"
-"""Values of `doing` of a worker: it computes a unit or waits for others (in a step, at a group round, with a held
-push)."""
+READING, COMPILING, COMPUTING, WAITING = "read", "compile", "compute", "average"
+"""Values of `doing` of a worker: it reads the data of a unit, compiles a program, computes a unit, or waits for others
+(in a step, at a group round, with a held push, for units, for a phase)."""
 ENTERING = "enter"
 """Value of `doing` of a server that fetches the state of the next phase."""
 
@@ -75,12 +75,14 @@ class Report:
       num_losses, loss_sum: number of unit losses, and their sum.
       compute_secs, wait_secs, compile_secs: time of local computation, waiting and compiling in that interval.
       spans: measured spans for the timeline.
-      doing: activity of a worker's training thread, `COMPUTING` or `WAITING`, or of a server, `ENTERING`; "" for none.
+      doing: activity of a worker's training thread (`READING`, `COMPILING`, `COMPUTING`, `WAITING`) or of a server
+        (`ENTERING`); "" for any other.
       hold_secs: seconds that the chief may keep its answer back while it has no news: a long poll.
       exchange: stamps of the last heartbeat that was answered, by which the chief knows this host's clock.
       unit_secs: seconds that each unit since the last report took the worker itself, without waiting for others; () if
         no detector judges the worker by them.
-      doing_secs: seconds for which the training thread has been at what it is `doing`, by the worker's own clock.
+      doing_secs: seconds for which the training thread has been at what it is `doing`, by the worker's own clock. Time
+        before the worker's process last stood still (SIGSTOP, no processor) does not count.
       sent_bytes, received_bytes: bytes of gradients and states in that interval, as they travel (workers).
       usual_secs: seconds that the worker's recent units took it to compute, in this phase; 0 before the first one
         ended.

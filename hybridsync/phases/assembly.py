@@ -85,7 +85,7 @@ def assemble(
     config, workload, chief_address = run.config, run.config.workload, start.source
     state = ControllerState(start.snapshot, start.source, start.reason)
     timer = StageTimer(clock, reporter.span)
-    pace = ProgressWatchdog(control, config.drain_secs, clock, reporter.show_line, threads=threads)
+    pace = ProgressWatchdog(control, config.hang, config.drain_secs, clock, reporter, threads=threads)
     policy_driver = PolicyDriver(run, control, reporter, policy or policy_of(config.policy), clock, start.detours)
     submitted = start.snapshot if start.committed else None
     saving = SaveSchedule(run, control, committer, reporter, clock, submitted, policy_driver.saved_detours, watchdog)
@@ -98,7 +98,17 @@ def assemble(
     entering = ServerEntry(control, clock, upkeep.look_around, reporter.show_line, begin)
     gather_secs = START_DEADLINE_SECS if threads else GATHER_SECS
     await_newer = partial(saving.await_newer, tick=upkeep.tick)
-    recovery = Recovery(control, holder_at, committed_source, chief_address, clock, await_newer, gather_secs, watchdog)
+    recovery = Recovery(
+        control,
+        holder_at,
+        committed_source,
+        chief_address,
+        clock,
+        await_newer,
+        config.hang,
+        gather_secs,
+        watchdog,
+    )
 
     commit = CommitStage(state, start.phase_number, control, pace, saving, reporter, upkeep.tick)
     capture_stage = CaptureStage(state, workload, control, holder_at, pace, saving, reporter, timer, upkeep.tick)

@@ -12,7 +12,7 @@ from hybridsync.phases import state_machine
 from hybridsync.phases.controller_state import ControllerState
 from hybridsync.phases.member_waits import TICK_SECS
 from hybridsync.phases.process_groups import check_replicas
-from hybridsync.phases.progress_watchdog import SILENT_SHARE, ProgressWatchdog
+from hybridsync.phases.progress_watchdog import ProgressWatchdog
 from hybridsync.phases.recovery import GONE, Reach
 from hybridsync.phases.reporter import Reporter
 from hybridsync.phases.save_schedule import SaveSchedule
@@ -60,15 +60,11 @@ class CaptureStage:
         phase = self._state.current_phase
         started = self._timer.start()
         self._control.close_leases()
-        limit = self._pace.step_limit_secs(phase)
         while not phase.mode.is_served and not self._control.wait_until(self._pace.is_drained, TICK_SECS):
             self._tick()
             if self._control.broken:
                 raise self._control.as_broken()
-            if self._timer.start() - started > limit:
-                why = f"the last step was not finished within {limit:.3g} s"
-                # The others wait for those in a step
-                self._pace.give_up(self._control.stuck(SILENT_SHARE * limit), why)
+            self._pace.check(phase)
         if phase.mode.moves_together and self._control.broken:  # which ends the wait, too: some are still in a step
             raise self._control.as_broken()
         self._timer.restart()

@@ -50,6 +50,7 @@ class Housekeeping:
         This is the tick while servers enter a phase: they hear of lost workers once they have entered.
         """
         self._watchdog.progress()
+        self._pace.warn_of_silent()
         self._control.members.expire()
         self._reporter.tick()
 
@@ -60,6 +61,7 @@ class Housekeeping:
           PhaseBroken: the primary could not be notified.
         """
         self._watchdog.progress()
+        self._pace.warn_of_silent()
         self._control.members.expire()
         self._pace.reclaim_tail(self._state.phase)
         if self._control.stamps()[0]:

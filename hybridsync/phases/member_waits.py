@@ -66,27 +66,30 @@ class MemberWaits:
         self._await(self._are_enough, self._config.servers if mode.is_served else 0)
 
     def await_registrations(self, present: Iterable[Process]) -> None:
-        """Wait until every role has been heard of, or none has come for SETTLE_SECS; give up who has not.
+        """Wait until every role has been heard of, or none has come for SETTLE_SECS of those that live.
 
-        A process that is stopped does not end by itself, and nothing would replace it.
+        A process that is stopped does not end by itself, and nothing would replace it: it is given up as late as any
+        other that is silent.
 
         Args:
           present: processes that an earlier chief has registered.
         """
+        members, limit = self._control.members, self._config.hang.silent_secs
+        present = tuple(present)
         known, since = 0, self._clock.monotonic()
-        while self._clock.monotonic() - since < SETTLE_SECS:
-            heard = len(self._control.members.live_workers()) + self._control.members.num_live_servers()
+        silent_at = since + limit
+        while self._clock.monotonic() - since < SETTLE_SECS or members.unheard_of(present):
+            heard = len(members.live_workers()) + members.num_live_servers()
             if heard >= self._config.workers + self._config.servers:
                 return
             if heard != known:
                 known, since = heard, self._clock.monotonic()
+            if self._clock.monotonic() >= silent_at:
+                break
             self._control.wait_until(lambda: False, TICK_SECS)
-        for role, role_id, restart_count, pid in present:
-            if role in ("server", "worker"):
-                reason = f"no sign of life for {SETTLE_SECS:g} s since the chief was restarted"
-                self._control.members.miss(
-                    RoleEvent(role, role_id, pid, reason, self._clock.wall(), restart_count=restart_count)
-                )
+        for role, role_id, restart_count, pid in members.unheard_of(present):
+            reason = f"no sign of life for {limit:g} s since the chief was restarted (hang.silent_secs)"
+            members.miss(RoleEvent(role, role_id, pid, reason, self._clock.wall(), restart_count=restart_count))
 
     def _are_enough(self) -> bool:
         members = self._control.members

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from hybridsync.chief.run_control import RunControl
+from hybridsync.config import HangConfig
 from hybridsync.core.clock import Clock
+from hybridsync.core.deadlines import LATE_SECS
 from hybridsync.core.errors import WaitTimeout
 from hybridsync.interfaces.phase import Phase
-from hybridsync.phases.hung_members import hung
+from hybridsync.phases.hung_members import STEPS, Words, in_words, judge, silence_in_words, warn_secs
 from hybridsync.phases.member_waits import TICK_SECS
+from hybridsync.phases.reporter import Reporter
 
-STUCK_SECS = 2.0
-"""The shortest time without a lock-step step, or at one unit, after which a process is given up."""
-THREADS_STUCK_SECS = 60.0
-"""The same where workers are threads: they cannot be given up, only named."""
-FIRST_STEP_SECS = 600.0
-"""Before the phase's first step, or a worker's first unit in it, roles may be compiling."""
-SILENT_SHARE = 0.5
-"""Of that time without a heartbeat: a worker that is stopped, and not only waiting for others."""
-STEPS = 10
-"""How many times its own recent step a lock-step phase may stand still, and a worker its own recent unit."""
+Role = tuple[str, int]
+_RESUME = ": run the same command again to resume from the last checkpoint"
 
 
 class ProgressWatchdog:
@@ -30,20 +25,30 @@ class ProgressWatchdog:
 
     Args:
       control: times of the applied units, and the last reports of the roles.
+      limits: how long a member may be at what it is at.
       drain_secs: how long the last units of an asynchronous phase may stay with their holders, in seconds.
       clock: clock for all times.
-      say: shows the user a line.
-      threads: workers are threads of this process.
+      reporter: writes the warnings, and shows the user a line.
+      threads: workers are threads of this process, which cannot be given up, only named.
     """
 
     def __init__(
-        self, control: RunControl, drain_secs: float, clock: Clock, say: Callable[[str], None], *, threads: bool
+        self,
+        control: RunControl,
+        limits: HangConfig,
+        drain_secs: float,
+        clock: Clock,
+        reporter: Reporter,
+        *,
+        threads: bool,
     ) -> None:
-        self._control, self._drain_secs, self._clock = control, drain_secs, clock
-        self._say, self._threads = say, threads
-        self._stuck_secs = THREADS_STUCK_SECS if threads else STUCK_SECS
-        self._tail = self._moved = (clock.monotonic(), 0)
-        self._began = clock.monotonic()
+        self._control, self._limits, self._drain_secs = control, limits, drain_secs
+        self._clock, self._reporter, self._threads = clock, reporter, threads
+        self._look_secs = min(map(warn_secs, (limits.compute_secs, limits.read_secs, limits.compile_secs)))
+        self._tail = clock.monotonic(), 0
+        self._began = self._looked = clock.monotonic()
+        self._slow: Collection[Role] = ()  # whom the user has been warned of
+        self._silent: Collection[Role] = ()
 
     def unit_secs(self, phase: Phase) -> float:
         """Return the mean seconds of one worker's unit in the last second; 0 while that is not known.
@@ -70,37 +75,70 @@ class ProgressWatchdog:
         """Return the units that members hold who have come back; -1 where none has."""
         return max((held.units for held in self._control.drained().values() if held is not None), default=-1)
 
-    def limit_secs(self, unit_secs: float) -> float:
-        """Return how long a step may take of which one usually takes `unit_secs`."""
-        return max(self._stuck_secs, STEPS * unit_secs)
-
     def step_limit_secs(self, phase: Phase) -> float:
-        """Return how long the current step of a lock-step phase may take; its first one may be compiling."""
-        if not self._control.stamps()[0]:
-            return FIRST_STEP_SECS
-        return self.limit_secs(self.unit_secs(phase) * phase.protocol.units_between_rounds)
+        """Return how long all members may wait in one step of a phase without servers; its first one may be long."""
+        secs = self.unit_secs(phase) * phase.protocol.units_between_rounds
+        return max(self._limits.compute_secs, STEPS * secs) if secs else self._limits.compile_secs
 
     def check(self, phase: Phase) -> None:
-        """Give up the members for whom the phase stands still; where no server holds the state, it breaks by that.
+        """Give up the members that hang; a phase without servers breaks by that, or where all members only wait.
 
         Raises:
           WaitTimeout: they are threads, which cannot be given up.
         """
-        now, applied = self._clock.monotonic(), self._control.num_applied
-        waits = phase.protocol.awaits_workers or not phase.mode.is_served
-        self._check_hung(phase, 0.0 if waits else self._drain_secs)
-        if phase.mode.is_served:
-            return
-        if phase.mode.has_group_rounds:
-            self._check_groups(phase.protocol.units_between_rounds)
-        if applied != self._moved[1]:
-            self._moved = now, applied
-            return
-        limit = self.step_limit_secs(phase)
-        if now - self._moved[0] <= limit:
-            return
-        self._moved = now, applied
-        self.give_up(self._control.stuck(SILENT_SHARE * limit), f"no lock-step step was completed for {limit:.3g} s")
+        now = self._clock.monotonic()
+        if now - self._looked > LATE_SECS:  # this process stood still, and everybody may have waited for it
+            self._began = now
+        self._looked = now
+        # A chief that was restarted, or announced the phase just now, has seen no member at anything before.
+        watched = now - self._began
+        doing = {
+            worker: each if each.secs <= watched else replace(each, secs=watched)
+            for worker, each in self._control.doing(self._look_secs).items()
+        }
+        awaited = phase.protocol.awaits_workers or not phase.mode.is_served
+        found = judge(
+            phase,
+            doing,
+            self._limits,
+            floor_secs=0.0 if awaited else self._drain_secs,
+            step_secs=self.step_limit_secs(phase) if doing else 0.0,
+        )
+        slow = {
+            ("worker", worker): in_words(doing[worker], limit, self._limits) for worker, limit in found.slow.items()
+        }
+        self._warn(slow, self._slow)
+        self._slow = slow.keys()
+        for worker, limit in found.hung.items():
+            self._give_up(worker, in_words(doing[worker], limit, self._limits))
+        if found.stands_still:
+            why = f"all members have waited for {self.step_limit_secs(phase):.3g} s, and no step was completed"
+            if self._threads:
+                raise WaitTimeout(f"{why}; workers {self._control.behind()} are behind{_RESUME}")
+            self._control.break_phase(why)
+
+    def warn_of_silent(self) -> None:
+        """Name the processes whose heartbeats stay away, before they are given up."""
+        limit = self._limits.silent_secs
+        silent = () if self._threads else self._control.members.silent(warn_secs(limit))
+        self._warn(dict.fromkeys(silent, silence_in_words(limit)), self._silent)
+        self._silent = frozenset(silent)
+
+    def _warn(self, found: Mapping[Role, Words], known: Collection[Role]) -> None:
+        for (role, role_id), words in found.items():
+            if (role, role_id) not in known:
+                self._reporter.suspect_hang(role, role_id, words.what, words.limit_secs, words.setting)
+
+    def _give_up(self, worker: int, words: Words) -> None:
+        """Have a worker ended that hangs.
+
+        Raises:
+          WaitTimeout: it is a thread.
+        """
+        why = f"worker {worker} has been {words.what} for more than {words.limit_secs:.3g} s ({words.setting})"
+        if self._threads:
+            raise WaitTimeout(f"{why}{_RESUME}")
+        self._control.members.evict(worker, f"{why}, and others wait for it")
 
     def await_together(self, phase: Phase, tick: Callable[[], None], *, final: bool) -> None:
         """Call everybody in a group phase to a full synchronisation, and wait until the first member has its state.
@@ -126,62 +164,9 @@ class ProgressWatchdog:
         if self._control.broken:
             raise self._control.as_broken()
 
-    def _check_hung(self, phase: Phase, floor_secs: float) -> None:
-        """Give up the members that hang at a unit while others wait for them; after `floor_secs` at the earliest."""
-
-        def limit_secs(usual_secs: float) -> float:
-            return max(floor_secs, self.limit_secs(usual_secs)) if usual_secs else FIRST_STEP_SECS
-
-        # A chief that was restarted, or announced the phase just now, has seen no member wait before.
-        watched = self._clock.monotonic() - self._began
-        doing = {
-            worker: each if each.secs <= watched else replace(each, secs=watched)
-            for worker, each in self._control.doing(self._stuck_secs).items()  # no limit is shorter
-        }
-        late = hung(phase, doing, limit_secs)
-        why = "at one unit for more than {:.3g} s, and others wait for it"
-        if late and self._threads:
-            self.give_up([*late], f"workers {[*late]} have been {why.format(max(late.values()))}")
-        for worker, limit in late.items():
-            self._control.members.evict(worker, f"worker {worker} has been {why.format(limit)}")
-
-    def _check_groups(self, num_units: int) -> None:
-        """Give up the members of a group phase for whom others wait much longer than their units take.
-
-        Args:
-          num_units: number of units that each member computes between two group rounds.
-        """
-        rates, late = self._control.worker_rates(), {}
-        for worker, secs in self._control.waited_for().items():
-            rate = rates.get(worker, 0.0)
-            limit = self.limit_secs(num_units / rate) if rate else FIRST_STEP_SECS
-            if secs > limit:
-                late[worker] = limit
-        if late:
-            secs = min(late.values())
-            stuck = [worker for worker in self._control.stuck(SILENT_SHARE * secs) if worker in late]
-            # A member that averages with a stopped one has not come either, and is not to blame.
-            self.give_up(stuck, f"a group has waited for workers {stuck or [*late]} for more than {secs:.3g} s")
-
-    def give_up(self, workers: list[int], why: str) -> None:
-        """Go on without those for whom a lock-step phase stands still.
-
-        Raises:
-          WaitTimeout: they are threads, which cannot be given up.
-        """
-        if self._threads:
-            raise WaitTimeout(
-                f"{why}; workers {workers or self._control.behind()} are behind: run the same command again to resume "
-                "from the last checkpoint"
-            )
-        for worker in workers:
-            self._control.members.evict(worker, f"{why}, and worker {worker} was not waiting for the others")
-        self._control.break_phase(why)
-
     def begin(self) -> None:
         """Count from now on: another phase was announced."""
-        self._began = self._clock.monotonic()
-        self._moved = self._began, self._control.num_applied
+        self._began = self._looked = self._clock.monotonic()
 
     def reclaim_tail(self, phase: Phase | None) -> None:
         """Give the last units of an asynchronous phase to others when nothing was applied for drain_secs."""
@@ -191,4 +176,4 @@ class ProgressWatchdog:
         elif now - self._tail[0] > self._drain_secs and self._control.all_leased(phase):
             self._tail = now, applied
             if held := self._control.reclaim():
-                self._say(f"the last units of phase {phase.id} are given to others too: {held}")
+                self._reporter.show_line(f"the last units of phase {phase.id} are given to others too: {held}")

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from hybridsync.chief.phase_membership import NOTHING, Doing
 from hybridsync.chief.run_control import RunControl
+from hybridsync.config import HangConfig
 from hybridsync.core.clock import Clock
+from hybridsync.core.deadlines import LATE_SECS
 from hybridsync.core.errors import HybridSyncError, PhaseBroken, RoleLost, StalePhase, WaitTimeout
 from hybridsync.core.units import Range
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import ReaderPort, SnapshotSource
+from hybridsync.phases.hung_members import limit_of
 from hybridsync.protocols.modes import SyncMode
 
 GATHER_SECS = 2.0
-"""The shortest time that a worker's process has to come back from a broken phase, once it was told."""
+"""The shortest time that a worker's process has to come back from a broken phase, once it was notified."""
 EXPIRE_SECS = 0.25
 """Between two looks at who has not been heard of."""
 GONE = ""
@@ -82,6 +87,7 @@ class Recovery:
       clock: clock for deadlines.
       await_newer: waits for an in-flight commit whose state has more than this many units; returns whether there was
         one.
+      limits: how long a worker may be at what keeps it from coming back.
       gather_secs: the shortest time that a worker has to come back; threads, which cannot be given up, may compile.
       watchdog: watchdog of the process.
     """
@@ -94,10 +100,11 @@ class Recovery:
         chief_address: str,
         clock: Clock,
         await_newer: Callable[[int], bool],
+        limits: HangConfig,
         gather_secs: float = GATHER_SECS,
         watchdog: Watching = UNWATCHED,
     ) -> None:
-        self._watchdog = watchdog
+        self._watchdog, self._limits = watchdog, limits
         self._control, self._holder_at, self._committed_source, self._chief_address = (
             control,
             holder_at,
@@ -168,25 +175,35 @@ class Recovery:
             return None
 
     def _call_back(self, phase: Phase, secs: float) -> None:
-        deadline = self._clock.monotonic() + secs
+        started = looked = self._clock.monotonic()
         while missing := self._control.missing_back():
-            left = deadline - self._clock.monotonic()
-            if left <= 0:
-                self._rescue(missing, phase)
-                for worker in missing:
-                    self._control.members.evict(worker, f"did not come back from a broken phase within {secs:g} s")
-                return
+            now = self._clock.monotonic()
+            if now - looked > LATE_SECS:  # this process stood still, and has heard of nobody meanwhile
+                started = now
+            looked, doing = now, self._control.doing()
+            allowed = {worker: max(secs, self._leave_secs(doing.get(worker, NOTHING))) for worker in missing}
+            if late := [worker for worker in missing if now - started > allowed[worker]]:
+                self._rescue(late, phase)
+                for worker in late:
+                    why = f"did not come back from a broken phase within {allowed[worker]:g} s"
+                    self._control.members.evict(worker, why)
+                continue
             self._watchdog.progress()
             self._control.members.expire()
-            self._control.wait_until(lambda: not self._control.missing_back(), min(left, EXPIRE_SECS))
+            self._control.wait_until(lambda: not self._control.missing_back(), EXPIRE_SECS)
+
+    def _leave_secs(self, doing: Doing) -> float:
+        """Return how long a worker may take to leave what it is at: a revocation ends waits alone."""
+        limit, _ = limit_of(doing, self._limits)
+        return self._limits.compute_secs if limit == math.inf else limit
 
     def _rescue(self, missing: list[int], phase: Phase) -> None:
         """Fetch the state of a worker that lives, but cannot come back: it may be the newest.
 
         Its training thread is where nothing can reach it, in the user's own code for example; its holder is not.
         """
-        silent = self._control.members.silent(GATHER_SECS / 2)
-        alive = [worker for worker in missing if worker not in silent]
+        silent = self._control.members.silent(GATHER_SECS)
+        alive = [worker for worker in missing if ("worker", worker) not in silent]
         if not alive or not phase.mode.moves_together:
             return
         try:

@@ -221,6 +221,14 @@ class Reporter:
         shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
         self.show_line(f"unit {units:,}: {shown}")
 
+    def suspect_hang(self, role: str, role_id: int, what: str, limit_secs: float, setting: str) -> None:
+        """Warn that a process may hang, which is ended when its limit is over."""
+        self.event("hang_suspected", role=role, id=role_id, doing=what, limit_secs=limit_secs, setting=setting)
+        self.show_line(
+            f"{role} {role_id} has been {what} for long; it is ended after {limit_secs:.3g} s ({setting}) "
+            "if others wait for it"
+        )
+
     def span(self, name: str, started: float, ended: float) -> None:
         """Put a stretch of the chief's time on the timeline."""
         phase_number = self._phase.id.number if self._phase else 0

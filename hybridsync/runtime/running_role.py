@@ -46,8 +46,11 @@ class RunningRole:
         return RoleEvent(self.role, self.role_id, self.pid, reason, wall, restart_count=self.restart_count)
 
     def lost(self, reason: str, unit: int, wall: float) -> RoleEvent:
-        """Return what the chief is told of its end: why, the unit that it computed, and when by the wall clock."""
-        told = self.quarantine or reason
+        """Return what the chief is told of its end: why, the unit that it computed, and when by the wall clock.
+
+        One that the chief has had ended proves nothing against its unit, whatever it was given up for.
+        """
+        told, unit = self.quarantine or reason, -1 if self.is_given_up else unit
         is_last = bool(self.quarantine)
         return RoleEvent(
             *(self.role, self.role_id, self.pid, told, wall, unit),

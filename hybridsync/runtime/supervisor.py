@@ -310,6 +310,7 @@ class Supervisor:
         self._group.serve(self._placement.present(self._slots))
         for role in self._roles.values():
             if role.role == "worker":
+                role.is_given_up = True
                 self._hosts.kill(role.host, role.kill_order())
         for key, host, reason in self._placement.starting("worker"):  # they are to join the new one
             self._restart_counts[key] += 1  # the former order may have been carried out

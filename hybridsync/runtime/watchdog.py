@@ -18,7 +18,7 @@ from types import TracebackType
 
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock
 from hybridsync.core.errors import EXIT_FAILED
-from hybridsync.core.work_deadlines import COMPILE_SECS, Judge, Overdue, Piece, WatchedUnits
+from hybridsync.core.work_deadlines import COMPILE_SECS, Judge, Overdue, Piece, UnitLimit, WatchedUnits
 
 FLOOR_SECS = 30.0
 """No piece of work is overdue earlier, whatever its limit."""
@@ -118,19 +118,19 @@ class Watchdog:
         """See `Watching.work`."""
         return _Work(self, name, limit_secs)
 
-    def units(self) -> WatchedUnits:
+    def units(self, limit: UnitLimit) -> WatchedUnits:
         """See `Watching.units`."""
-        return WatchedUnits(self)
+        return WatchedUnits(self, limit)
 
     def progress(self) -> None:
         """See `Watching.progress`."""
         for piece in self._stacks.get(get_ident(), [])[-1:]:
             piece.started = self._now()
 
-    def compiles(self) -> None:
+    def compiles(self, limit_secs: float = COMPILE_SECS) -> None:
         """See `Watching.compiles`."""
         for piece in self._stacks.get(get_ident(), [])[-1:]:
-            piece.limit_secs = max(piece.limit_secs, COMPILE_SECS)
+            piece.limit_secs = max(piece.limit_secs, limit_secs)
             piece.started = self._now()
 
     def find_overdue(self) -> list[Overdue]:

@@ -15,7 +15,7 @@ from hybridsync.collectives.backend import Place
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_FAILED, HybridSyncError
 from hybridsync.core.plan import PhaseId
-from hybridsync.core.work_deadlines import COMPILE_SECS, LOOP_SECS, SLACK_SECS, Watching
+from hybridsync.core.work_deadlines import COMPILE_SECS, SLACK_SECS, TRAINING_SECS, Watching
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import ReportReply
@@ -154,7 +154,7 @@ def run_worker(
             chief, recorder.take_report, 0.0, threading.Event(), ended, hold_secs=REPORT_SECS, heard=heard
         )
         heartbeat.start()
-        with watchdog.work("the loop over phases", LOOP_SECS):
+        with watchdog.work("the loop over phases", TRAINING_SECS):
             loop.run()
     heartbeat.stop()
     serving.stop()

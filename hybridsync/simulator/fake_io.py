@@ -298,7 +298,7 @@ class Hosts:
         """End a process that the chief has given up."""
         process = self.newest.get((event.role, event.id))
         if process is not None and process.pid == event.pid and not process.dead:
-            self._end(process, event.reason, None)
+            self._end(process, event.reason, None, proves=False)
 
     def replace_ended(self, process: Process) -> None:
         """Follow a process that has ended by itself with another one, unless the run is over."""
@@ -319,9 +319,9 @@ class Hosts:
         """Start a successor although the process lives: it becomes a zombie."""
         self.start("worker", worker)
 
-    def _end(self, process: Process, reason: str, back_secs: float | None) -> None:
+    def _end(self, process: Process, reason: str, back_secs: float | None, *, proves: bool = True) -> None:
         simulated, costs = self._simulated, self._simulated.network.cluster.costs
-        unit = process.unit if isinstance(process, Worker) else -1
+        unit = process.unit if isinstance(process, Worker) and proves else -1
         self.ended_on[unit] += 1
         process.kill()
         told = (process.role, process.id, process.pid, reason, simulated.clock.wall(), unit)

@@ -155,6 +155,7 @@ class SimulatedCluster:
             config.workers,
             self.schema,
             self.clock,
+            config.hang.silent_secs,
             num_servers=config.servers,
             restarted=restarted,
             evict=self.hosts.evict,

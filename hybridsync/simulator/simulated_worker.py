@@ -34,8 +34,9 @@ class Worker(Process):
 
     def __init__(self, simulated: SimulatedCluster, role_id: int, restart_count: int) -> None:
         super().__init__(simulated, "worker", role_id, restart_count)
-        policy = simulated.run_.config.policy
-        self.recorder = WorkerRecorder(role_id, simulated.clock, simulated.keeps_spans, policy.detects)
+        config = simulated.run_.config
+        policy = config.policy
+        self.recorder = WorkerRecorder(role_id, simulated.clock, simulated.keeps_spans, policy.detects, config.hang)
         self.replica = Replica(simulated, self)
         self.unit = -1
         self.recorder.at_unit = partial(setattr, self, "unit")

@@ -46,6 +46,9 @@ FIELDS: dict[str, dict[str, str]] = {
     "worker_joined": {},
     "worker_left": {},
     "world_renewed": {"why": "a text"},
+    "hang_suspected": {
+        "role": "a text", "id": "a count", "doing": "a text", "limit_secs": NUMBER, "setting": "a text",
+    },
     "rollback": {"to_units": "a count", "rolled_back": "a count"},
     "evaluation": {"examples": "a count", "accuracy": NUMBER, "loss": NUMBER},
     "checkpoint": {"units": "a count", "bytes": "a count", "secs": NUMBER},

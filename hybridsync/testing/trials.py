@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hybridsync.config import CheckpointConfig, TelemetryConfig
+from hybridsync.config import CheckpointConfig, HangConfig, TelemetryConfig
 from hybridsync.core.errors import CheckpointError, Diverged, HybridSyncError
 from hybridsync.simulator.arithmetic import Counting
 from hybridsync.simulator.event_loop import Loop, VirtualClock
@@ -24,6 +24,8 @@ END_SECS = 900.0
 TICK_SECS = 0.25
 """How often the controller looks after what nobody tells it of: nothing but its time depends on it."""
 MAX_SESSIONS = 12
+QUICK = HangConfig(compute_secs=2.0, silent_secs=3.0)
+"""Limits that the hangs, stops and partitions of a schedule exceed, which last some seconds."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,7 @@ def run_of(base: Run) -> Callable[[Schedule], Run]:
             checkpoint=CheckpointConfig(secs=1.0),
             telemetry=TelemetryConfig(log_secs=1e9, timeline=False),
             drain_secs=2.0,
+            hang=QUICK,
         )
         return dataclasses.replace(base, config=config)
 

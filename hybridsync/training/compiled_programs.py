@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from hybridsync.core.activity import current
 from hybridsync.policies.momentum import KEEP, MomentumHandling
 from hybridsync.protocols.base import FLOAT32, Change, Compensation
 from hybridsync.training.buffer_layout import Layout
@@ -75,18 +76,18 @@ class Programs:
         self._handling = handling
         self.unit_size, self.workload, self.seed = unit_size, workload, seed
         self.key = key = jax.random.key(seed)
-        self.unit_gradient = jax.jit(functools.partial(_unit_gradient, task, optimizer.clip))
-        self._round_parameters, self._round_grads = jax.jit(self._rounded_parameters), jax.jit(_rounded_grads)
-        self.total = jax.jit(_total)
-        self._add, self._weigh = jax.jit(_add), jax.jit(_weigh)
-        self._compensate, self._adapt = jax.jit(_compensate), jax.jit(_adapt)
+        self.unit_gradient = compiled(functools.partial(_unit_gradient, task, optimizer.clip))
+        self._round_parameters, self._round_grads = compiled(self._rounded_parameters), compiled(_rounded_grads)
+        self.total = compiled(_total)
+        self._add, self._weigh = compiled(_add), compiled(_weigh)
+        self._compensate, self._adapt = compiled(_compensate), compiled(_adapt)
         donated = ("parameters",) * donate_parameters + ("opt_state", "counters") * donate_rest
-        self._update = jax.jit(self._update_program, donate_argnames=donated)
+        self._update = compiled(self._update_program, donate_argnames=donated)
         alone = ("parameters",) * donate_parameters
-        self._outer_update = jax.jit(self._outer_program, static_argnames="replaces", donate_argnames=alone)
-        self._local_step = jax.jit(self._local_program, static_argnames="replaces")
-        self._combine = jax.jit(_combine, static_argnames="replaces")
-        self.mean_state = jax.jit(_mean_state)
+        self._outer_update = compiled(self._outer_program, static_argnames="replaces", donate_argnames=alone)
+        self._local_step = compiled(self._local_program, static_argnames="replaces")
+        self._combine = compiled(_combine, static_argnames="replaces")
+        self.mean_state = compiled(_mean_state)
         example = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in self.batch(0).items()}
         state = abstract_state(task, optimizer, kept)
         parameters = Parameters(state.params, state.model_state)
@@ -149,7 +150,12 @@ class Programs:
 
     def batch(self, unit: int) -> dict[str, np.ndarray]:
         """Return the raw examples of `unit`, gathered on the host."""
-        return self.task.source.batch(unit, unit_size=self.unit_size, seed=self.seed)
+        activity = current()
+        activity.reading()
+        try:
+            return self.task.source.batch(unit, unit_size=self.unit_size, seed=self.seed)
+        finally:
+            activity.has_read()
 
     def gradient(self, parameters: Parameters, unit: int, wire: str = FLOAT32) -> Any:
         """Return the contribution of `unit` at `parameters`; dispatched, not awaited.
@@ -326,6 +332,21 @@ class Programs:
         model_state = _merge_model_state(model_state, total, weight, blend)
         counters = {"units": applied + units, "updates": counters["updates"] + 1}
         return Parameters(params, model_state), opt_state, counters
+
+
+def compiled(program: Callable[..., Any], **options: Any) -> Any:
+    """Return `jax.jit(program, **options)`, which notifies the worker of the calling thread each time it compiles.
+
+    JAX calls a program to trace it, for each new signature of its arguments (a batch of another shape, say), and never
+    again: a call of what is compiled already costs nothing more.
+    """
+
+    @functools.wraps(program)
+    def traced(*args: Any, **named: Any) -> Any:
+        current().compiling()
+        return program(*args, **named)
+
+    return jax.jit(traced, **options)
 
 
 def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch: dict, unit, key) -> dict:

@@ -13,11 +13,12 @@ from functools import partial
 from traceback import clear_frames
 from typing import Any
 
+from hybridsync.core.deadlines import MEMBERS_SECS
 from hybridsync.core.errors import HybridSyncError
 from hybridsync.core.futures import result_within
 from hybridsync.worker.requests import IO, Join, Start
 
-JOIN_SECS = 900.0
+JOIN_SECS = 1.1 * MEMBERS_SECS
 """How long a thread waits for what was begun: longer than any call in it, shorter than a watchdog takes it for hung."""
 
 Carriers = Mapping[type, Callable[[Any], Any]]

@@ -6,6 +6,7 @@ import itertools
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
+from hybridsync.core.deadlines import MEMBERS_SECS
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
 from hybridsync.interfaces.messages import NON_FINITE, AppliedUnit, GroupReply, GroupRequest
 from hybridsync.interfaces.reports import SEND, WAITING
@@ -27,9 +28,6 @@ from hybridsync.worker.requests import (
     Ticket,
     UpdateOwn,
 )
-
-GROUP_DEADLINE_SECS = 1200.0
-"""How long a worker waits for its group: the chief gives up who is missing much earlier, unless it may be compiling."""
 
 
 class GroupNumerics(Numerics, Protocol):
@@ -187,9 +185,9 @@ class GroupEngine:
             recorder.watchdog.progress()
             if self._served is not None and self._served.done():  # if it has failed, its group may never come
                 yield from self._end_serving()
-            if member.now() - started > GROUP_DEADLINE_SECS:
+            if member.now() - started > MEMBERS_SECS:
                 raise WaitTimeout(
-                    f"worker {member.worker} waited {GROUP_DEADLINE_SECS:g} s for its group in phase "
+                    f"worker {member.worker} waited {MEMBERS_SECS:g} s for its group in phase "
                     f"{member.phase.id}; workers {list(reply.missing)} have not come"
                 )
         return reply

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from hybridsync.core.deadlines import MEMBERS_SECS
 from hybridsync.core.errors import WaitTimeout
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.units import Range, UnitStream
 from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
+from hybridsync.interfaces.reports import WAITING
 from hybridsync.worker.member import PhaseMember
 from hybridsync.worker.requests import IO, Join, LeaseUnits, Start, Ticket
 
@@ -71,10 +73,6 @@ class Allotment:
         ahead = self._stream.ranges(self.position, self.known)[:1] if count == 1 else ()
         self._one_by_one = zip(range(*ahead[0])) if ahead else iter(())
         return units
-
-
-LEASE_DEADLINE_SECS = 600.0
-"""How long a worker waits for units before it gives up: others' last units may take long, the chief may restart."""
 
 
 class LeaseQueue(Allotment):
@@ -141,9 +139,10 @@ class LeaseQueue(Allotment):
         if self._renewal is not None and self._renewal.done():
             yield from self._read(self._renewal)
         if self.lacks(count):
-            deadline = self._member.now() + LEASE_DEADLINE_SECS
+            recorder = self._member.recorder
+            deadline = recorder.turn_to(WAITING) + MEMBERS_SECS  # for what others give back, or for the phase's end
             while self.lacks(count) and not self.called:
-                self._member.recorder.watchdog.progress()
+                recorder.watchdog.progress()
                 if self._renewal is not None:  # it was asked for long ago: an empty reply is not idleness
                     yield from self._read(self._renewal)
                     continue
@@ -154,12 +153,14 @@ class LeaseQueue(Allotment):
                         break
                 elif say_idle is not None and self.lacks(count):
                     yield from say_idle()
+                    recorder.turn_to(WAITING)
                     say_idle = None  # from now on the answer may take its time
                 if self._member.now() > deadline:
                     raise WaitTimeout(
-                        f"worker {self._member.worker} got no units from the chief for {LEASE_DEADLINE_SECS:g} s in "
+                        f"worker {self._member.worker} got no units from the chief for {MEMBERS_SECS:g} s in "
                         f"phase {self.phase_id}, and the phase did not end"
                     )
+            recorder.turn_to("")
         units = () if self.called else self.next_units(count)
         if self._ahead and self.is_low and self._renewal is None:
             self._renewal = yield Start(self._ask(count, self._say_idle is not None))

@@ -6,20 +6,20 @@ import threading
 from collections.abc import Mapping
 from typing import Protocol
 
+from hybridsync.core.activity import follow
 from hybridsync.core.clock import Clock
+from hybridsync.core.deadlines import MEMBERS_SECS
 from hybridsync.core.errors import PhaseRevoked, RoleLost, StalePhase, WaitTimeout, described, printable
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import Range
 from hybridsync.interfaces.messages import MOST_REASON_CHARS, PhaseRequest, RoleState
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import WorkPort
+from hybridsync.interfaces.reports import WAITING
 from hybridsync.protocols.modes import SyncMode
 from hybridsync.worker.replica import Replica
 from hybridsync.worker.self_probe import Measuring
 from hybridsync.worker.stats import WorkerRecorder
-
-PHASE_DEADLINE_SECS = 900.0
-"""How long a worker waits for a next phase: the slowest role may be compiling for ten minutes."""
 
 
 class LeasedUnits(Protocol):
@@ -78,6 +78,7 @@ class WorkerLoop:
           StaleIncarnation: another process has taken this worker's place.
           WaitTimeout: the chief announced no phase in time.
         """
+        follow(self._recorder)
         phase_id, failure = NO_PHASE, ""
         while (phase := self._next_phase(phase_id, failure)) is not None:
             self._recorder.enter(phase.id, not phase.protocol.awaits_workers)
@@ -127,7 +128,7 @@ class WorkerLoop:
 
     def _next_phase(self, after: PhaseId, failure: str) -> Phase | None:
         held = self._replica.held()
-        deadline = self._clock.monotonic() + PHASE_DEADLINE_SECS
+        deadline = self._recorder.turn_to(WAITING) + MEMBERS_SECS
         while self._clock.monotonic() < deadline:
             who = self._worker, self._recorder.incarnation
             rest_secs = self._measuring.rest_secs
@@ -140,8 +141,8 @@ class WorkerLoop:
                 return reply.phase
             if reply.probe >= 0:
                 self._measuring.measure(reply.probe)
-                deadline = self._clock.monotonic() + PHASE_DEADLINE_SECS  # the run continues without this worker
+                deadline = self._clock.monotonic() + MEMBERS_SECS  # the run continues without this worker
         raise WaitTimeout(
-            f"worker {self._worker} waited {PHASE_DEADLINE_SECS:g} s for the phase after phase {after}; the chief "
+            f"worker {self._worker} waited {MEMBERS_SECS:g} s for the phase after phase {after}; the chief "
             "answers but announces none"
         )

@@ -58,7 +58,7 @@ class Replica:
         self._sequence = 0
         self._applied, self._dropped = UnitSet(), UnitSet()
         self._fingerprint = ""
-        self._first_applied = self._last_applied = 0.0
+        self._stamps = 0.0, 0.0  # one value, which a heartbeat reads without the lock: an update may hold it for long
 
     def enter(self, phase: Phase) -> None:
         """Hold the phase's starting state: keep it where it is held already, else take it over.
@@ -79,7 +79,7 @@ class Replica:
             self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
             taken, self._state = self._state, self._programs.entered(self._state)
             self._fingerprint = phase.fingerprint if self._state is taken else ""
-            self._first_applied = self._last_applied = 0.0
+            self._stamps = 0.0, 0.0
 
     @property
     def holds(self) -> bool:
@@ -126,8 +126,7 @@ class Replica:
             for unit in units:
                 self._applied.add(unit)
             self._fingerprint = ""
-            self._last_applied = self._clock.monotonic()
-            self._first_applied = self._first_applied or self._last_applied
+            self._stamp()
             phase_id, base, weight = self._phase.id.number, self._sequence - 1, float(len(units))
             self._apply_log.write(Entry(phase_id, self._sequence, units, base, factor, weight, 1.0, slots))
 
@@ -158,8 +157,11 @@ class Replica:
     def stamp_update(self) -> None:
         """Note that a unit was applied now to a replica that goes its own way."""
         with self._lock:
-            self._last_applied = self._clock.monotonic()
-            self._first_applied = self._first_applied or self._last_applied
+            self._stamp()
+
+    def _stamp(self) -> None:
+        now = self._clock.monotonic()
+        self._stamps = self._stamps[0] or now, now
 
     def held(self) -> StateVersion | None:
         """Return what is held between two phases, with its fingerprint; None before the first."""
@@ -171,9 +173,8 @@ class Replica:
             return StateVersion(self._phase.id, len(self._applied), self._sequence, self._fingerprint)
 
     def stamps(self) -> tuple[float, float]:
-        """Return the monotonic seconds of the phase's first and last update, 0 before them."""
-        with self._lock:
-            return self._first_applied, self._last_applied
+        """Return the monotonic seconds of the phase's first and last update, 0 before them; waits for no update."""
+        return self._stamps
 
     def reserve(self, *, captured: bool) -> None:
         """Take the memory of the first starting state that is handed over now: training will wait for it then.
@@ -202,7 +203,7 @@ class Replica:
             with self._lock:
                 self._snapshot_buffer.pack(self._expect(phase_id))
                 applied, dropped, sequence = self._applied.ranges(), self._dropped.ranges(), self._sequence
-                first, last = self._first_applied, self._last_applied
+                first, last = self._stamps
                 write_log = self._apply_log.detach()
             write_log()  # heartbeats and steps do not wait for the disk
             return self._snapshot_buffer.finalize(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from hybridsync.core.deadlines import MEMBERS_SECS
 from hybridsync.core.errors import StillHeld
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.protocols.base import Version
 from hybridsync.worker.member import PhaseMember
 from hybridsync.worker.requests import IO, CallServer
-
-HELD_DEADLINE_SECS = 600.0
-"""How long a worker lets a protocol hold its push; a worker lost meanwhile is fenced, and the rule hears of it."""
 
 
 class ServerCalls:
@@ -60,7 +58,7 @@ class ServerCalls:
 
     def held(self, call: CallServer) -> IO:
         """Make a call that the rule may hold, again and again until it does not; returns its reply."""
-        deadline = self._member.now() + HELD_DEADLINE_SECS
+        deadline = self._member.now() + MEMBERS_SECS  # a worker lost meanwhile is fenced, and the rule hears of it
         while True:
             try:
                 return (yield call)

@@ -13,11 +13,13 @@ from typing import Any
 
 import jax
 
+from hybridsync.config import HangConfig
 from hybridsync.core.clock import Clock
+from hybridsync.core.deadlines import LATE_SECS
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import UnitSet
-from hybridsync.core.work_deadlines import UNWATCHED, Watching
-from hybridsync.interfaces.reports import BESIDE, COMPUTING, SEND, Report, Span
+from hybridsync.core.work_deadlines import UNWATCHED, Piece, UnitLimit, Watching
+from hybridsync.interfaces.reports import BESIDE, COMPILING, COMPUTING, READING, SEND, Report, Span
 
 RECENT_SHARE = 0.25
 """Weight of a worker's newest unit in what its units usually take."""
@@ -45,6 +47,13 @@ class WorkerRecorder:
     time it would be cold code on the way from a gradient to its push. The lock guards that and all else, so that a
     report never carries one phase's position under another's phase.
 
+    Args:
+      worker: id of the worker.
+      clock: clock for all times.
+      keep_spans: whether reports carry spans.
+      keep_unit_secs: whether a detector judges the worker by the seconds of its units.
+      limits: limits of the worker's own watchdog.
+
     Attributes:
       watchdog: watchdog of the worker's process; each unit is a piece of work there.
     """
@@ -52,6 +61,8 @@ class WorkerRecorder:
     __slots__ = (  # hot path: above 30 attributes a dictionary is no longer shared, and each is looked up by its name
         "_applied",
         "_at",
+        "_awake",
+        "_before",
         "_compile_secs",
         "_compute_secs",
         "_counts_transfers",
@@ -61,11 +72,14 @@ class WorkerRecorder:
         "_keep_spans",
         "_keep_unit_secs",
         "_last_unit_secs",
+        "_limits",
         "_lock",
         "_losses",
         "_now",
         "_open",
+        "_piece",
         "_received_bytes",
+        "_reported",
         "_sent_bytes",
         "_spans",
         "_stepped",
@@ -85,13 +99,23 @@ class WorkerRecorder:
         "watchdog",
     )
 
-    def __init__(self, worker: int, clock: Clock, keep_spans: bool, keep_unit_secs: bool = False) -> None:
+    def __init__(
+        self,
+        worker: int,
+        clock: Clock,
+        keep_spans: bool,
+        keep_unit_secs: bool = False,
+        limits: HangConfig = HangConfig(),  # noqa: B008 it is frozen
+    ) -> None:
+        self._limits = limits
         self._worker, self._keep_spans, self._keep_unit_secs = worker, keep_spans, keep_unit_secs
         self.clock, self._now = clock, clock.monotonic
         self.incarnation = 0
         self.phase_id: PhaseId = NO_PHASE
         self.completed = 0
         self._at = ("", self._now())  # one value: the heartbeat never reads half of a change
+        self._before = ""  # what a read or a compilation has interrupted
+        self._reported = self._awake = self._now()  # the last report; since when the process has not stood still
         self._usual_secs, self._has_usual = 0.0, False
         self._lock = threading.Lock()
         self._happened: deque[tuple[Any, ...]] = deque()  # a method and its values: many workers keep many of them
@@ -107,7 +131,8 @@ class WorkerRecorder:
         self.stamps: Callable[[], tuple[float, float]] = _no_stamps
         self.at_unit: Callable[[int], None] = _nowhere
         self.watchdog: Watching = UNWATCHED
-        self._watched = UNWATCHED.units()
+        self._watched = UNWATCHED.units(UnitLimit())
+        self._piece: Piece
 
     def enter(self, phase_id: PhaseId, counts_transfers: bool = False) -> None:
         """Begin to note for another phase; `counts_transfers` where its pushes wait for no other worker."""
@@ -121,10 +146,11 @@ class WorkerRecorder:
             self._usual_secs, self._has_usual = 0.0, False
             self.phase_id, self.completed = phase_id, 0
             self.turn_to("")
-        self._watched = self.watchdog.units()  # another mode computes with another program, which may compile it
+        # Anew: another mode computes with another program, which may compile it.
+        self._watched = self.watchdog.units(UnitLimit(self._limits.compute_secs, self._limits.compile_secs))
 
     def turn_to(self, doing: str) -> float:
-        """Note what the training thread is at from now on: `COMPUTING`, `WAITING` or ""; returns the time."""
+        """Note what the training thread is at from now on, a value of `Report.doing`; returns the time."""
         now = self._now()
         self._at = doing, now
         return now
@@ -136,6 +162,26 @@ class WorkerRecorder:
         self._watched.begin(unit)
         self.at_unit(unit)
         return started
+
+    # --- what `core/activity.py` notifies of, in the training thread ---
+
+    def reading(self) -> None:
+        """See `Activity.reading`."""
+        self._before = self._at[0]
+        self._piece = self.watchdog.begin("reading the data of a unit", self._limits.read_secs)
+        self.turn_to(READING)
+
+    def has_read(self) -> None:
+        """See `Activity.has_read`."""
+        self.watchdog.end(self._piece)
+        self.turn_to(self._before)
+
+    def compiling(self) -> None:
+        """See `Activity.compiling`; it ends with `compiled`, or with the unit."""
+        self.watchdog.compiles(self._limits.compile_secs)
+        if self._at[0] != COMPILING:
+            self._before = self._at[0]
+        self.turn_to(COMPILING)
 
     def emulating(self) -> None:
         """Note that the computation has ended. Its emulated device goes on."""
@@ -242,9 +288,11 @@ class WorkerRecorder:
             self._dropped += dropped
 
     def compiled(self, secs: float) -> None:
-        """Note time spent compiling."""
+        """Note a compilation that has ended, in the thread that compiled."""
         with self._lock:
             self._compile_secs += secs
+        if self._at[0] == COMPILING:
+            self.turn_to(self._before)
 
     def take_report(self) -> Report:
         """Return what was noted since the last call as a report."""
@@ -260,8 +308,13 @@ class WorkerRecorder:
             self._compute_secs = self._wait_secs = self._compile_secs = 0.0
             phase_id, completed, stamps = self.phase_id, self.completed, self.stamps
             usual_secs, (doing, since) = self._usual_secs, self._at
+            now = self._now()
+            if now - self._reported > LATE_SECS:  # this process stood still, or got no processor: it hangs nowhere
+                self._awake = now
+            self._reported = now
         values = [value for value in map(float, jax.device_get(losses)) if math.isfinite(value)] if losses else []
-        first, last = stamps()
+        # `completed` counts a step a moment after its update: before that, the step has not ended for anybody.
+        first, last = stamps() if completed else _no_stamps()
         return Report(
             role="worker",
             id=self._worker,
@@ -280,7 +333,7 @@ class WorkerRecorder:
             doing=doing,
             spans=tuple(Span(*span) for span in spans),
             unit_secs=tuple(unit_secs),
-            doing_secs=self._now() - since if doing else 0.0,
+            doing_secs=max(0.0, now - max(since, self._awake)),
             usual_secs=usual_secs,
             sent_bytes=moved[0],
             received_bytes=moved[1],

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hybridsync.core.deadlines import MEMBERS_SECS
 from hybridsync.core.errors import HybridSyncError, StillHeld
 from hybridsync.interfaces.messages import PushReply
 from hybridsync.protocols.base import Pull, PushOnly, PushPull
 from hybridsync.worker.member import PhaseMember
 from hybridsync.worker.requests import IO, CallServer, Join, Start, Ticket
-from hybridsync.worker.server_calls import HELD_DEADLINE_SECS, ServerCalls
+from hybridsync.worker.server_calls import ServerCalls
 
 Units = tuple[int, ...]
 
@@ -80,7 +81,7 @@ class Transfers:
 
     def _ended(self, direction: type) -> IO:
         """Return what a transfer in flight brought; one that was held for too long is begun again."""
-        deadline = self._member.now() + HELD_DEADLINE_SECS
+        deadline = self._member.now() + MEMBERS_SECS
         while True:
             effect, ticket = self._in_flight[direction]
             try:

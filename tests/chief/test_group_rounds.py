@@ -113,7 +113,6 @@ def test_a_worker_that_serves_averages_with_who_asks_until_it_has_come_itself() 
     assert grouping.answer(request(1, 1, serves=2)) == GroupReply((), over=True)
     assert meet(grouping, 1, 1, serves=3) == GroupReply((), over=True), "begun too late"
     assert grouping.answer(serving) == reply, "a lost answer is given again"
-    assert grouping.waited_for(5.0) == {0: 5.0}
 
 
 def test_what_a_worker_tells_twice_is_logged_once_and_in_its_order() -> None:
@@ -127,16 +126,6 @@ def test_what_a_worker_tells_twice_is_logged_once_and_in_its_order() -> None:
     reply = meet(grouping, 0, 2, logs=True)
     assert reply is not None and reply.updates[0].units == (7, 5, 3) and reply.updates[0].slots == (0, 0, 1)
     assert sorted(unit for update in reply.updates for unit in update.units) == [3, 4, 5, 7]
-
-
-def test_who_is_waited_for_is_who_has_not_come_and_since_when() -> None:
-    grouping = grouping_of("preduce(groups=static)", num_workers=3)
-    meet(grouping, 2, 1, now=1.0)
-    meet(grouping, 2, 2, now=2.0)
-    assert grouping.waited_for(5.0) == {0: 3.0, 1: 3.0}
-    meet(grouping, 1, 1, now=3.0)
-    meet(grouping, 1, 2, now=3.5)
-    assert grouping.waited_for(5.0) == {0: 3.0}
 
 
 def begin(chief, spec: str = ALL, end: int = 20):

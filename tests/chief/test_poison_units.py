@@ -15,6 +15,7 @@ from hybridsync.interfaces.messages import LeaseRequest, RoleEvent
 from tests.roles import hello, phase_of
 
 KILLED, RAISED, CRASHED = "signal SIGKILL", "exit 1", "signal SIGSEGV"
+HUNG = "exit 70: the watchdog ends worker 1: unit 17 has made no progress for 61 s, and its limit is 60 s"
 
 
 def end(worker: int, reason: str, unit: int = 17, pid: int | None = None) -> RoleEvent:
@@ -31,6 +32,8 @@ def end(worker: int, reason: str, unit: int = 17, pid: int | None = None) -> Rol
         ([RAISED, KILLED], False),
         ([KILLED, RAISED], False),
         ([RAISED, "exit 70: the chief is gone"], False),
+        ([HUNG, HUNG, HUNG, HUNG], False),  # no unit is left out because of time alone
+        ([KILLED, KILLED, HUNG], False),
         ([KILLED, KILLED, KILLED], True),
         ([KILLED, RAISED, CRASHED], True),
         ([KILLED, "signal SIGTERM", RAISED], True),

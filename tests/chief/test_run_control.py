@@ -250,23 +250,22 @@ def test_a_worker_without_a_sign_of_life_breaks_a_lock_step_phase_and_its_proces
         for worker in (0, 1, 3):
             chief.service.report(Report("worker", worker, 1, phase.id))
         chief.control.members.expire()
-    assert "worker 2 was lost (no sign of life for 3 s)" in chief.control.broken
-    assert [(event.id, event.pid) for event in chief.evicted] == [(2, 102)]
+    assert "worker 2 was lost (no sign of life for 3 s (hang.silent_secs))" in chief.control.broken
+    assert [(event.role, event.id, event.pid) for event in chief.evicted] == [("worker", 2, 102), ("server", 0, 99)]
 
 
-def test_a_server_is_given_more_time_than_a_worker():
-    """Its loss costs everybody's work since the last commit."""
+def test_a_silent_server_breaks_its_phase_when_its_lease_is_over_and_not_before():
     clock = ManualClock()
     chief = make_chief(clock=clock, lease_secs=3.0)
     phase = begin(chief, servers=(SERVER,))
-    for tick in range(31):
+    for tick in range(7):
         for worker in range(4):
             chief.service.report(Report("worker", worker, 1, phase.id))
         chief.control.members.expire()
         assert chief.control.broken == "", f"after {tick / 2} s"
         clock.advance(0.5)
     chief.control.members.expire()
-    assert "server 0 was lost (no sign of life for 15 s)" in chief.control.broken
+    assert "server 0 was lost (no sign of life for 3 s " in chief.control.broken
 
 
 def test_a_silent_server_is_given_up_though_nobody_but_the_workers_heartbeats_comes_to_judge_it():
@@ -274,30 +273,12 @@ def test_a_silent_server_is_given_up_though_nobody_but_the_workers_heartbeats_co
     clock = ManualClock()
     chief = make_chief(clock=clock, lease_secs=3.0)
     phase = begin(chief, servers=(SERVER,))
-    for _ in range(31):
+    for _ in range(7):
         clock.advance(0.5)
         for worker in range(4):
             chief.service.report(Report("worker", worker, 1, phase.id))
-    assert "server 0 was lost (no sign of life for 15 s)" in chief.control.broken
+    assert "server 0 was lost (no sign of life for 3 s " in chief.control.broken
     assert chief.control.members.missing_workers() == []
-
-
-def test_who_is_silent_is_stuck_before_those_that_speak(monkeypatch):
-    monkeypatch.setattr(service, "POLL_SECS", 0.0)  # this clock stands still
-    clock = ManualClock()
-    chief = make_chief(clock=clock, lease_secs=60.0)
-    phase = begin(chief, "bsp")
-    enter_all(chief, phase)
-    for _ in range(4):
-        clock.advance(0.5)
-        chief.control.members.expire()
-    for worker, doing in [(0, WAITING), (1, "compute"), (3, WAITING)]:
-        chief.service.report(Report("worker", worker, 1, phase.id, doing=doing))
-    assert chief.control.stuck(1.0) == [2]
-    chief.service.report(Report("worker", 2, 1, phase.id, doing=WAITING))
-    assert chief.control.stuck(1.0) == [1], "it speaks, but it is not waiting for the others"
-    enter(chief, 1, after=phase.id)
-    assert chief.control.stuck(1.0) == []
 
 
 def test_what_a_worker_does_is_known_also_while_it_is_in_an_older_phase_and_until_it_is_back(monkeypatch):

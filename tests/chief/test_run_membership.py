@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS, SERVER_LEASE_SECS, RunMembership
+from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS, RunMembership
 from hybridsync.core.errors import RoleLost
 from hybridsync.interfaces.messages import RoleState
 from tests.roles import hello, phase_of
@@ -20,15 +20,23 @@ def members_of(num_workers: int = 2, lease_secs: float = LEASE_SECS, **options) 
     return members
 
 
-def test_leases_run_out_by_role_while_somebody_looks_at_them_often_enough():
-    members, now, lost = members_of(), 0.0, list[tuple[str, int, float]]()
+def test_leases_run_out_while_somebody_looks_at_them_often_enough():
+    members, now, lost = members_of(), 0.0, list[tuple[str, int]]()
     while members.live():
+        assert now <= LEASE_SECS and lost == []
         now += HEARTBEAT_SECS / 2
-        for role, role_id, secs in members.expire(now):
+        for role, role_id in members.expire(now):
             members.leave(role, role_id)
-            lost.append((role, role_id, secs))
-    assert lost == [("worker", 0, LEASE_SECS), ("worker", 1, LEASE_SECS), ("server", 0, SERVER_LEASE_SECS)]
-    assert now > SERVER_LEASE_SECS
+            lost.append((role, role_id))
+    assert lost == [("worker", 0), ("worker", 1), ("server", 0)]
+    assert now == LEASE_SECS + HEARTBEAT_SECS / 2
+
+
+def test_a_process_that_stands_still_for_half_a_minute_keeps_its_lease():
+    members = members_of()
+    for half in range(90):
+        assert members.expire(half / 2) == []
+    assert members.silent(45.0, 44.0) == [("worker", 0), ("worker", 1), ("server", 0)]
 
 
 def test_a_chief_that_was_silent_itself_judges_nobody():

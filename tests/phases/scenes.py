@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from hybridsync.core.clock import SYSTEM_CLOCK
@@ -19,6 +20,8 @@ from tests.chief.chiefs import SERVER, WatchedChief, begin, enter, enter_all, ma
 HOME = "chief"
 WORKERS = (0, 1, 2, 3)
 SECS = 10.0
+LIMITS: Any = SimpleNamespace(compute_secs=0.3, read_secs=SECS, compile_secs=0.2)
+"""Shorter than a configuration may have them."""
 
 
 def snapshot_of(phase_id: PhaseId, units: int, snapshot_id: int = 1) -> Snapshot:
@@ -94,6 +97,7 @@ class Scene:
             HOME,
             SYSTEM_CLOCK,
             self.await_newer,
+            LIMITS,
             gather_secs=0.2,
         )
         return self._recovery.gather(self.phase, self.captured, unit_secs)

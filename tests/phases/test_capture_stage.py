@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hybridsync.config import HangConfig
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import PhaseBroken
 from hybridsync.interfaces.reports import Report
@@ -22,8 +23,9 @@ pytestmark = pytest.mark.usefixtures("hurry")
 
 def stage_of(scene: Scene) -> CaptureStage:
     """Return the stage that ends the scene's phase."""
-    control, unused = scene.chief.control, None
-    pace = ProgressWatchdog(control, 10.0, SYSTEM_CLOCK, lambda line: None, threads=False)
+    control = scene.chief.control
+    unused: Any = None
+    pace = ProgressWatchdog(control, HangConfig(), 10.0, SYSTEM_CLOCK, unused, threads=False)
     state = ControllerState(*scene.captured, "start", phase=scene.phase)
     timer = StageTimer(SYSTEM_CLOCK, lambda name, started, ended: None)
     others: Any = (pace, unused, unused, timer, lambda: None)

@@ -13,7 +13,7 @@ from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import Preempted, WaitTimeout
 from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.phases import member_waits
-from hybridsync.phases.member_waits import MemberWaits
+from hybridsync.phases.member_waits import SETTLE_SECS, MemberWaits
 from hybridsync.protocols.modes import LOCKSTEP, SERVER
 from tests.chief.chiefs import WatchedChief
 from tests.roles import hello
@@ -63,18 +63,55 @@ def test_a_run_that_is_asked_to_stop_waits_for_nobody(chief):
         arrivals_at(chief).await_all()
 
 
-def test_a_restarted_chief_waits_until_nobody_new_comes_and_gives_up_who_was_there(chief, monkeypatch):
-    """Nothing else would end a process that is stopped."""
-    monkeypatch.setattr(member_waits, "SETTLE_SECS", 0.1)
-    chief.service.register(hello(0))
+def rejoin(at: dict[float, Callable[[WatchedChief], object]]) -> tuple[WatchedChief, float]:
+    """Let a restarted chief wait for two workers and a server, while things happen; returns it, and for how long."""
+    clock = ManualClock(now=0.0)
+    chief = WatchedChief(Ledger(10), 2, clock=clock)
+
+    def wait_until(ready: Callable[[], bool], secs: float) -> bool:
+        clock.advance(secs)
+        for due in [due for due in at if due <= clock.monotonic()]:
+            at.pop(due)(chief)
+        return ready()
+
+    chief.control.wait_until = wait_until
     there = [("chief", 0, 0, 1), ("supervisor", 0, 0, 2), ("worker", 0, 0, 100), ("worker", 1, 0, 101)]
-    there.append(("server", 0, 0, 99))
-    arrivals_at(chief).await_registrations(there)
+    there.append(("server", 0, 0, 100))
+    MemberWaits(chief.control, CONFIG, clock, lambda: None, lambda text: None).await_registrations(there)
+    return chief, clock.monotonic()
+
+
+SERVER_COMES = {0.5: lambda chief: chief.service.register(hello(0, role="server"))}
+
+
+def test_a_restarted_chief_waits_for_who_stands_still_and_gives_up_who_stays_silent():
+    """Nothing else would end a process that is stopped."""
+    limit = CONFIG.hang.silent_secs
+    chief, secs = rejoin({**SERVER_COMES, 1.0: lambda chief: chief.service.register(hello(0))})
+    assert limit <= secs < limit + 1.0
     assert chief.control.members.live_workers() == (0,)
-    evicted = chief.evicted
-    assert [(event.role, event.id, event.pid) for event in evicted] == [("worker", 1, 101), ("server", 0, 99)]
-    assert evicted[0].reason == "no sign of life for 0.1 s since the chief was restarted"
-    assert chief.control.take_reports().lost == evicted
+    (event,) = chief.evicted
+    assert (event.role, event.id, event.pid) == ("worker", 1, 101)
+    assert event.reason == "no sign of life for 60 s since the chief was restarted (hang.silent_secs)"
+    assert chief.control.take_reports().lost == chief.evicted
+    chief, secs = rejoin({**SERVER_COMES, 1.0: lambda c: c.service.register(hello(0)), 40.0: _comes_late})
+    assert 40.0 <= secs < 41.0 and chief.evicted == [] and chief.control.members.live_workers() == (0, 1)
+
+
+def _comes_late(chief: WatchedChief) -> None:
+    chief.service.register(hello(1))
+
+
+def test_a_restarted_chief_does_not_wait_for_who_has_ended():
+    died = RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0)
+    chief, secs = rejoin(
+        {
+            **SERVER_COMES,
+            1.0: lambda chief: chief.service.register(hello(0)),
+            2.0: lambda chief: chief.service.role_lost(died),
+        }
+    )
+    assert secs < 2.0 + SETTLE_SECS and chief.evicted == []
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Slow is not dead: who is given up in lock-step, and when."""
+"""Slow is not dead: who is given up, when, and what the user hears before."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from typing import Any
 import pytest
 
 from hybridsync.chief.phase_membership import Doing
+from hybridsync.config import HangConfig
+from hybridsync.core.deadlines import LATE_SECS
 from hybridsync.core.errors import PhaseBroken, WaitTimeout
 from hybridsync.interfaces.messages import StateVersion
-from hybridsync.interfaces.reports import COMPUTING, WAITING
-from hybridsync.phases.progress_watchdog import FIRST_STEP_SECS, STUCK_SECS, ProgressWatchdog
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import COMPUTING, READING, WAITING
+from hybridsync.phases.progress_watchdog import ProgressWatchdog
 from tests.roles import phase_of
 from tests.telemetry.clocks import ManualClock
 
-PHASE, SERVED = phase_of(1, "bsp"), phase_of(1, "asp")
+LIMITS = HangConfig(compute_secs=2.0, read_secs=10.0, compile_secs=20.0, silent_secs=8.0)
+STUCK_SECS, FIRST_SECS = LIMITS.compute_secs, LIMITS.compile_secs
+PHASE, SERVED, GROUPED = phase_of(1, "bsp"), phase_of(1, "ssp", servers=("server",)), phase_of(1, "preduce")
 
 
 @dataclass
@@ -23,11 +28,16 @@ class FakeMembers:
     """Whom the chief was to treat as lost."""
 
     evicted: list[int] = field(default_factory=list)
+    silent_roles: list[tuple[str, int]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 
     def evict(self, worker: int, reason: str) -> None:
         self.evicted.append(worker)
         self.reasons.append(reason)
+
+    def silent(self, secs: float) -> list[tuple[str, int]]:
+        self.silent_secs = secs
+        return self.silent_roles
 
 
 @dataclass
@@ -36,12 +46,9 @@ class FakeControl:
 
     num_applied: int = 0
     rate: float = 40.0
-    first: float = 1.0
-    stuck_workers: list[int] = field(default_factory=lambda: [2])
     members: FakeMembers = field(default_factory=FakeMembers)
     broken: str = ""
     held: dict[str, int] = field(default_factory=dict)
-    waited: dict[int, float] = field(default_factory=dict)
     called: bool = False
     inside: list[int] = field(default_factory=lambda: [0, 1])
     said: dict[int, Doing] = field(default_factory=dict)
@@ -51,13 +58,6 @@ class FakeControl:
 
     def worker_rates(self) -> dict[int, float]:
         return dict.fromkeys(PHASE.members, self.rate / len(PHASE.members))
-
-    def stamps(self) -> tuple[float, float]:
-        return self.first, self.first
-
-    def stuck(self, silent_secs: float) -> list[int]:
-        self.silent_secs = silent_secs
-        return self.stuck_workers
 
     def behind(self) -> list[int]:
         return [0]
@@ -70,9 +70,6 @@ class FakeControl:
 
     def reclaim(self) -> dict[str, int]:
         return self.held
-
-    def waited_for(self) -> dict[int, float]:
-        return self.waited
 
     def missing_drained(self) -> list[int]:
         return self.inside
@@ -90,83 +87,148 @@ class FakeControl:
         return PhaseBroken(self.broken)
 
 
+class FakeReporter:
+    """What the user would hear."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.suspects: list[tuple[Any, ...]] = []
+
+    def show_line(self, text: str) -> None:
+        self.said.append(text)
+
+    def suspect_hang(self, *told: Any) -> None:
+        self.suspects.append(told)
+
+
 def pace_of(
-    control: Any, clock: ManualClock, said: list[str] | None = None, *, threads: bool = False
+    control: Any, clock: ManualClock, reporter: FakeReporter | None = None, *, threads: bool = False
 ) -> ProgressWatchdog:
-    say = said.append if said is not None else lambda text: None
-    return ProgressWatchdog(control, 5.0, clock, say, threads=threads)
+    heard: Any = reporter or FakeReporter()
+    return ProgressWatchdog(control, LIMITS, 5.0, clock, heard, threads=threads)
 
 
-def after(pace: ProgressWatchdog, clock: ManualClock, *secs: float) -> None:
-    for each in secs:
-        clock.advance(each)
-        pace.check(PHASE)
+def elapse(pace: ProgressWatchdog, clock: ManualClock, secs: float, phase: Phase = PHASE) -> None:
+    """Let time go by, while the phase is checked each second."""
+    while secs > 0.0:
+        clock.advance(min(1.0, secs))
+        secs -= 1.0
+        pace.check(phase)
 
 
-def test_a_step_three_times_as_long_as_usual_is_borne():
-    control, clock = FakeControl(rate=8.0), ManualClock(now=10.0)  # a step takes half a second
+def members(phase: Phase, **doing: tuple[str, float]) -> dict[int, Doing]:
+    """Return what members say: `_2=(COMPUTING, 3.0)` for worker 2."""
+    return {int(name[1:]): Doing(what, secs, 0.05, phase.id) for name, (what, secs) in doing.items()}
+
+
+EVERY_MODE = pytest.mark.parametrize("phase", [PHASE, SERVED, GROUPED], ids=lambda phase: phase.spec)
+
+
+@EVERY_MODE
+def test_a_member_that_hangs_at_a_unit_is_evicted_by_name_when_others_wait(phase: Phase) -> None:
+    control, clock = FakeControl(), ManualClock(now=10.0)
     pace = pace_of(control, clock)
-    for _ in range(20):
-        control.num_applied += 4
-        after(pace, clock, 0.5)
-    after(pace, clock, 0.5, 0.5, 0.5)
+    elapse(pace, clock, 60.0, phase)
+    control.said = members(phase, _0=(WAITING, STUCK_SECS - 0.1), _2=(COMPUTING, STUCK_SECS - 0.1), _3=("", 0.0))
+    pace.check(phase)
+    assert control.members.evicted == []
+    control.said = members(phase, _0=(WAITING, STUCK_SECS + 0.1), _2=(COMPUTING, STUCK_SECS + 0.1), _3=("", 0.0))
+    pace.check(phase)
+    assert control.members.evicted == [2] and not control.broken, "the chief breaks what cannot go on without it"
+    (reason,) = control.members.reasons
+    assert reason == (
+        "worker 2 has been computing one unit for more than 2 s (hang.compute_secs), and others wait for it"
+    )
+
+
+@EVERY_MODE
+def test_a_pause_that_everybody_has_is_nobodys_fault(phase: Phase) -> None:
+    control, clock = FakeControl(), ManualClock(now=10.0)
+    pace = pace_of(control, clock)
+    elapse(pace, clock, 60.0, phase)
+    for secs in (3.0, 6.0, 9.9):
+        control.said = members(phase, _0=(READING, secs), _1=(READING, secs), _2=(READING, secs))
+        pace.check(phase)
     assert control.members.evicted == [] and not control.broken
 
 
-def test_who_lets_the_others_wait_for_ten_steps_is_given_up():
-    control, clock = FakeControl(rate=8.0), ManualClock(now=10.0)
+@EVERY_MODE
+def test_a_chief_that_stood_still_itself_waits_anew_before_it_judges(phase: Phase) -> None:
+    control, clock = FakeControl(), ManualClock(now=10.0)
     pace = pace_of(control, clock)
-    after(pace, clock, 4.9)
+    elapse(pace, clock, 60.0, phase)
+    control.said = members(phase, _0=(WAITING, 99.0), _2=(COMPUTING, 99.0), _3=(WAITING, 99.0))
+    clock.advance(LATE_SECS + 0.1)
+    pace.check(phase)
+    elapse(pace, clock, STUCK_SECS - 0.1, phase)
     assert control.members.evicted == []
-    after(pace, clock, 0.2)
-    assert control.members.evicted == [2] and "5 s" in control.broken
-    assert control.silent_secs == pytest.approx(2.5), "a heartbeat in the later half proves it is not stopped"
-
-
-def test_a_step_of_several_units_a_member_is_given_ten_of_its_own_length():
-    control, clock = FakeControl(rate=26.0), ManualClock(now=10.0)
-    phase = phase_of(1, "bsp", shares=(4, 4, 1, 4))
-    pace = pace_of(control, clock)
-    assert pace.unit_secs(phase) == pytest.approx(0.5)
-    assert pace.step_limit_secs(phase) == pytest.approx(5.0)
-
-
-def test_short_steps_are_given_two_seconds():
-    control, clock = FakeControl(rate=4000.0), ManualClock(now=10.0)
-    pace = pace_of(control, clock)
-    after(pace, clock, STUCK_SECS - 0.1)
-    assert control.members.evicted == []
-    after(pace, clock, 0.2)
+    elapse(pace, clock, 0.2, phase)
     assert control.members.evicted == [2]
 
 
-def test_a_collective_in_which_all_wait_is_broken_though_nobody_is_to_blame():
-    control, clock = FakeControl(stuck_workers=[]), ManualClock(now=10.0)
-    after(pace_of(control, clock), clock, 3.0)
-    assert control.members.evicted == [] and control.broken
-
-
-def test_before_the_first_step_roles_may_be_compiling():
-    control, clock = FakeControl(first=0.0), ManualClock(now=10.0)
+def test_time_before_the_phase_or_before_this_chief_does_not_count() -> None:
+    control, clock = FakeControl(said=members(SERVED, _0=(WAITING, 99.0), _2=(COMPUTING, 99.0))), ManualClock()
     pace = pace_of(control, clock)
-    after(pace, clock, FIRST_STEP_SECS - 1)
+    for _ in range(2):
+        elapse(pace, clock, STUCK_SECS - 0.1, SERVED)
+        assert control.members.evicted == []
+        pace.begin()
+    elapse(pace, clock, STUCK_SECS + 0.1, SERVED)
+    assert control.members.evicted == [2]
+
+
+@pytest.mark.parametrize("phase", [PHASE, GROUPED], ids=lambda phase: phase.spec)
+def test_a_collective_in_which_all_wait_is_broken_and_nobody_is_to_blame(phase: Phase) -> None:
+    control, clock = FakeControl(rate=4000.0), ManualClock(now=10.0)
+    pace = pace_of(control, clock)
+    elapse(pace, clock, 60.0, phase)
+    control.said = members(phase, _0=(WAITING, 2.1), _1=(WAITING, 1.9), _2=(WAITING, 2.1), _3=(WAITING, 2.1))
+    pace.check(phase)
     assert not control.broken
-    after(pace, clock, 2.0)
-    assert control.broken
+    control.said = members(phase, _0=(WAITING, 2.1), _1=(WAITING, 2.1), _2=(WAITING, 2.1), _3=(WAITING, 2.1))
+    pace.check(phase)
+    assert control.members.evicted == [] and "no step was completed" in control.broken
 
 
-def test_threads_are_named_and_not_given_up():
-    control, clock = FakeControl(), ManualClock(now=10.0)
-    pace = pace_of(control, clock, threads=True)
-    after(pace, clock, 59.0)
-    with pytest.raises(WaitTimeout, match=r"workers \[2\] are behind"):
-        after(pace, clock, 2.0)
+def test_a_step_may_take_ten_of_its_own_length_and_the_first_one_as_long_as_compiling() -> None:
+    control = FakeControl(rate=26.0)
+    phase = phase_of(1, "bsp", shares=(4, 4, 1, 4))
+    pace = pace_of(control, ManualClock())
+    assert pace.unit_secs(phase) == pytest.approx(0.5)
+    assert pace.step_limit_secs(phase) == pytest.approx(5.0)
+    control.rate = 0.0
+    assert pace.step_limit_secs(phase) == FIRST_SECS
+
+
+@EVERY_MODE
+def test_the_user_hears_once_of_a_member_that_takes_long_and_again_the_next_time(phase: Phase) -> None:
+    control, clock, reporter = FakeControl(), ManualClock(), FakeReporter()
+    pace = pace_of(control, clock, reporter)
+    elapse(pace, clock, 60.0, phase)
+    long = members(phase, _0=(WAITING, 6.0), _2=(READING, 6.0))
+    for said in (long, long, {}, long):
+        control.said = said
+        pace.check(phase)
+    assert reporter.suspects == [("worker", 2, "reading the data of one unit", 10.0, "hang.read_secs")] * 2
     assert control.members.evicted == []
 
 
+def test_the_user_hears_once_of_a_process_that_is_silent() -> None:
+    control, reporter = FakeControl(), FakeReporter()
+    pace = pace_of(control, ManualClock(), reporter)
+    for roles in ([], [("server", 0)], [("server", 0), ("worker", 1)], [("worker", 1)]):
+        control.members.silent_roles = roles
+        pace.warn_of_silent()
+    assert control.members.silent_secs == LIMITS.silent_secs / 2
+    assert reporter.suspects == [
+        ("server", 0, "silent", LIMITS.silent_secs, "hang.silent_secs"),
+        ("worker", 1, "silent", LIMITS.silent_secs, "hang.silent_secs"),
+    ]
+
+
 def test_the_last_units_of_an_asynchronous_phase_go_to_others_when_nothing_was_applied_for_long():
-    control, clock, said = FakeControl(held={"worker 1": 2}), ManualClock(now=10.0), []
-    pace = pace_of(control, clock, said)
+    control, clock, reporter = FakeControl(held={"worker 1": 2}), ManualClock(now=10.0), FakeReporter()
+    pace, said = pace_of(control, clock, reporter), reporter.said
     for _ in range(2):
         clock.advance(4.0)
         pace.reclaim_tail(SERVED)
@@ -176,113 +238,45 @@ def test_the_last_units_of_an_asynchronous_phase_go_to_others_when_nothing_was_a
     assert len(said) == 1, "a mesh's units are everybody's"
 
 
-GROUPED = phase_of(1, "preduce")
-
-
-def test_who_keeps_a_group_waiting_for_many_of_its_units_is_given_up_by_name_though_others_go_on():
-    control = FakeControl(waited={2: STUCK_SECS - 0.1})
-    pace = pace_of(control, ManualClock())
-    pace.check(GROUPED)
-    assert control.members.evicted == []
-    control.waited, control.num_applied = {2: STUCK_SECS + 0.1, 3: STUCK_SECS + 0.1}, 5
-    pace.check(GROUPED)
-    assert control.members.evicted == [2]
-    assert "waited for workers [2]" in control.broken, "worker 3 waits in an average itself"
-    assert control.silent_secs == STUCK_SECS / 2
-
-
-def test_a_slow_worker_may_take_ten_of_its_own_units_and_one_that_compiles_its_time():
-    control = FakeControl(rate=0.4, waited={1: 99.0})  # 10 s a unit
-    pace_of(control, ManualClock()).check(GROUPED)
-    assert control.members.evicted == []
-    control.rate, control.waited = 0.0, {1: FIRST_STEP_SECS - 1.0}
-    pace_of(control, ManualClock()).check(GROUPED)
-    assert control.members.evicted == []
-
-
-def test_a_thread_that_keeps_a_group_waiting_is_named():
-    control = FakeControl(waited={1: 200.0})
-    with pytest.raises(WaitTimeout, match=r"waited for workers \[1\]"):
-        pace_of(control, ManualClock(), threads=True).check(GROUPED)
-
-
 def test_a_full_synchronisation_that_somebody_does_not_come_to_breaks_the_phase():
-    control = FakeControl()
-    control.waited = {2: STUCK_SECS + 1.0}
-    with pytest.raises(PhaseBroken, match=r"workers \[2\]"):
-        pace_of(control, ManualClock()).await_together(GROUPED, lambda: None, final=False)
-    assert control.called and control.members.evicted == [2]
-
-
-SERVED = phase_of(1, "ssp", servers=("server",))
-
-
-def waiting(secs: float, usual_secs: float = 0.05) -> dict[int, Doing]:
-    """Return that worker 2 is at one unit, and worker 0 waits, for so long."""
-    own = Doing(COMPUTING, secs, usual_secs, SERVED.id)
-    return {0: Doing(WAITING, secs, 0.05, SERVED.id), 2: own, 3: Doing(phase_id=SERVED.id)}
-
-
-def test_who_hangs_at_a_unit_while_a_rule_waits_is_evicted_by_name_and_the_phase_goes_on():
-    control, clock = FakeControl(said=waiting(STUCK_SECS - 0.1)), ManualClock()
-    pace = pace_of(control, clock)
-    clock.advance(60.0)
-    pace.check(SERVED)
-    assert control.members.evicted == []
-    control.said = waiting(STUCK_SECS + 0.1)
-    pace.check(SERVED)
-    assert control.members.evicted == [2] and not control.broken
-    assert control.members.reasons == ["worker 2 has been at one unit for more than 2 s, and others wait for it"]
-
-
-def test_a_worker_may_take_ten_of_its_own_recent_units_and_its_first_one_may_be_compiled():
     control, clock = FakeControl(), ManualClock()
-    pace = pace_of(control, clock)
-    clock.advance(2 * FIRST_STEP_SECS)
-    for usual_secs, limit in ((1.0, 10.0), (0.0, FIRST_STEP_SECS)):
-        control.members.evicted.clear()
-        control.said = waiting(limit - 0.1, usual_secs)
-        pace.check(SERVED)
-        assert control.members.evicted == []
-        control.said = waiting(limit + 0.1, usual_secs)
-        pace.check(SERVED)
-        assert control.members.evicted == [2]
+    control.said = members(GROUPED, _0=(WAITING, 99.0), _2=(COMPUTING, 99.0))
+    lost = control.members.evict
 
+    def evict(worker: int, reason: str) -> None:
+        lost(worker, reason)
+        control.broken = reason
 
-def test_time_before_the_phase_or_before_this_chief_does_not_count():
-    control, clock = FakeControl(said=waiting(99.0)), ManualClock()
-    pace = pace_of(control, clock)
-    for _ in range(2):
-        clock.advance(STUCK_SECS - 0.1)
-        pace.check(SERVED)
-        assert control.members.evicted == []
-        pace.begin()
-    clock.advance(STUCK_SECS + 0.1)
-    pace.check(SERVED)
-    assert control.members.evicted == [2]
+    control.members.evict = evict
+    with pytest.raises(PhaseBroken, match="worker 2 has been"):
+        pace_of(control, clock).await_together(GROUPED, lambda: clock.advance(1.0), final=False)
+    assert control.called and control.members.evicted == [2]
 
 
 def test_an_asynchronous_phase_in_which_everybody_hangs_is_given_as_long_as_its_last_units():
     phase, clock = phase_of(1, "asp", servers=("server",)), ManualClock()
     control = FakeControl(said={2: Doing(COMPUTING, 99.0, 0.05, phase.id)})
     pace = pace_of(control, clock)
-    clock.advance(4.9)  # drain_secs is 5
-    pace.check(phase)
+    elapse(pace, clock, 4.9, phase)  # drain_secs is 5
     assert control.members.evicted == []
-    clock.advance(0.2)
-    pace.check(phase)
+    elapse(pace, clock, 0.2, phase)
     assert control.members.evicted == [2]
 
 
-def test_threads_that_hang_while_a_rule_waits_are_named_after_a_minute():
-    control, clock = FakeControl(said=waiting(61.0)), ManualClock()
+@EVERY_MODE
+def test_threads_that_hang_are_named_and_not_given_up(phase: Phase) -> None:
+    control, clock = FakeControl(said=members(phase, _0=(WAITING, 99.0), _2=(COMPUTING, 99.0))), ManualClock()
     pace = pace_of(control, clock, threads=True)
-    clock.advance(59.0)
-    pace.check(SERVED)
-    clock.advance(2.0)
-    with pytest.raises(WaitTimeout, match=r"workers \[2\] have been at one unit for more than 60 s"):
-        pace.check(SERVED)
+    elapse(pace, clock, STUCK_SECS - 0.1, phase)
+    with pytest.raises(WaitTimeout, match="worker 2 has been computing one unit for more than 2 s"):
+        elapse(pace, clock, 0.2, phase)
     assert control.members.evicted == []
+
+
+def test_threads_that_all_wait_end_the_run_by_who_is_behind() -> None:
+    control, clock = FakeControl(said=members(PHASE, _0=(WAITING, 99.0), _1=(WAITING, 99.0))), ManualClock()
+    with pytest.raises(WaitTimeout, match=r"workers \[0\] are behind"):
+        elapse(pace_of(control, clock, threads=True), clock, FIRST_SECS + 1.0)
 
 
 @dataclass
@@ -301,7 +295,7 @@ class Back(FakeControl):
 
 def back(*units: int | None, **more: Any) -> ProgressWatchdog:
     control: Any = Back(held_units=units, **more)
-    return ProgressWatchdog(control, 10.0, ManualClock(), lambda _: None, threads=False)
+    return pace_of(control, ManualClock())
 
 
 def test_a_lock_step_phase_is_over_when_everybody_is_back_and_another_when_its_units_are_applied():
@@ -325,7 +319,7 @@ def test_a_phase_is_drained_when_nobody_is_missing_or_it_has_broken():
 
 def test_nobody_is_called_together_who_has_left_the_group_phase() -> None:
     control, clock = FakeControl(inside=[]), ManualClock()
-    pace_of(control, clock).await_together(GROUPED, lambda: clock.advance(FIRST_STEP_SECS + 1), final=False)
+    pace_of(control, clock).await_together(GROUPED, lambda: clock.advance(FIRST_SECS + 1), final=False)
     assert (control.called, control.members.evicted, control.broken) == (False, [], "")
 
 

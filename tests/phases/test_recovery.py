@@ -8,6 +8,7 @@ from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import CheckpointError, HybridSyncError, PhaseBroken, RoleLost, StalePhase, WaitTimeout
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import PhaseRequest
+from hybridsync.interfaces.reports import READING, WAITING, Report
 from hybridsync.phases.recovery import Reach, give_up
 from tests.chief.chiefs import begin, enter
 from tests.phases.scenes import HOME, SECS, Scene, lock_step, meanwhile, snapshot_of
@@ -134,6 +135,25 @@ def test_who_does_not_come_back_in_time_is_evicted_and_the_others_go_on():
     assert found.source == "worker:0"
     reasons = {event.id: event.reason for event in scene.chief.evicted}
     assert reasons == dict.fromkeys((1, 3), "did not come back from a broken phase within 0.2 s")
+
+
+def test_who_reads_data_is_waited_for_and_who_was_only_to_leave_a_wait_is_not_for_long():
+    scene = lock_step()
+    scene.back(0, 8)
+    for worker, doing in [(1, WAITING), (3, READING)]:
+        scene.chief.service.report(Report("worker", worker, 1, scene.phase.id, doing=doing))
+
+    def come_back() -> None:
+        while scene.chief.control.missing_back() == [1, 3]:
+            scene.chief.control.wait_until(lambda: False, 0.01)
+        scene.back(3, 12)
+
+    with meanwhile(come_back):
+        found = scene.gather()
+    assert (found.source, found.snapshot.held.units) == ("worker:3", 12)
+    assert [(event.id, event.reason) for event in scene.chief.evicted] == [
+        (1, "did not come back from a broken phase within 0.3 s")
+    ]
 
 
 def test_slow_units_are_given_their_time():

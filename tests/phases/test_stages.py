@@ -42,6 +42,9 @@ class FakeMembers:
 
     def expire(self) -> None: ...
 
+    def silent(self, secs: float) -> list[tuple[str, int]]:
+        return []
+
     def live_workers(self) -> tuple[int, ...]:
         return 0, 1, 2, 3
 
@@ -172,7 +175,7 @@ class Harness:
         unused: Any = None
         snapshot = StartingState().snapshot
         self.state = ControllerState(snapshot, "chief", "start", phase=phase)
-        pace = ProgressWatchdog(control, config.drain_secs, self.clock, reporter.show_line, threads=False)
+        pace = ProgressWatchdog(control, config.hang, config.drain_secs, self.clock, reporter, threads=False)
         self.saving = saving = SaveSchedule(run, control, committer, reporter, self.clock, None)
         process_groups = ProcessGroups(control, unused, "chief", unused, unused, reporter.renewed, NUM_DEVICES)
         timer = StageTimer(self.clock, reporter.span)

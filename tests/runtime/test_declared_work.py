@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
+from hybridsync.config import HangConfig
 from hybridsync.core.deadlines import transfer_secs
-from hybridsync.core.work_deadlines import COMPILE_SECS, SLACK_SECS, TIMES, UNLIMITED, Piece, Unwatched, WatchedUnits
+from hybridsync.core.work_deadlines import COMPILE_SECS, SLACK_SECS, UNLIMITED, Piece, Unwatched, WatchedUnits
 from hybridsync.phases.checkpointing import COMMIT_DEADLINE_SECS
 from hybridsync.runtime.watchdog import Watchdog
 from tests.trainers import is_exact, tally_trainer
@@ -42,7 +43,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[float]]:
 
     monkeypatch.setattr(Unwatched, "begin", begin)
     monkeypatch.setattr(Unwatched, "work", work)
-    monkeypatch.setattr(Unwatched, "units", lambda self: WatchedUnits(self))
+    monkeypatch.setattr(Unwatched, "units", lambda self, limit: WatchedUnits(self, limit))
     monkeypatch.setattr(Watchdog, "start", refuse)
     return found
 
@@ -54,6 +55,7 @@ def test_every_role_declares_its_work_and_no_watchdog_looks_at_threads_of_the_us
     short = {name: limits for name, limits in declared.items() if name and not name.startswith(("unit", "the stage"))}
     assert {name: {round(limit) for limit in limits if limit < UNLIMITED} for name, limits in short.items()} == {
         "the state of phase N": {2 * SMALL_SECS},
+        "reading the data of a unit": {HangConfig.read_secs},
         "the mesh of phase N": {COMPILE_SECS},
         "a lock-step step": set(),
         "the average of a group": set(),
@@ -66,6 +68,6 @@ def test_every_role_declares_its_work_and_no_watchdog_looks_at_threads_of_the_us
         "the last commits": {COMMIT_DEADLINE_SECS + SLACK_SECS},
     }
     assert COMPILE_SECS in declared["unit N"], "the first unit of a phase may compile"
-    assert {limit for limit in declared["unit N"] if limit < COMPILE_SECS / TIMES}, "the others go by the recent ones"
+    assert HangConfig.compute_secs in declared["unit N"], "the others go by the recent ones, which were short"
     stages = {name.removeprefix("the stage ") for name in declared if name.startswith("the stage ")}
     assert stages >= {"RUN", "STOP_LEASES", "CAPTURE", "RESERVE", "ANNOUNCE", "COMMIT", "AWAIT_COMMIT"}

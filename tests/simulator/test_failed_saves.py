@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hybridsync.phases.progress_watchdog import STUCK_SECS
 from hybridsync.simulator.cluster import Hang, Scenario
-from tests.simulator.test_hangs import EVEN, UNIT_SECS, tried
+from tests.simulator.test_hangs import EVEN, STUCK_SECS, UNIT_SECS, tried
 
 SAVE_SECS = 4.0
 """Between two saves. The first one fails 4.4 s after the start; it is tried again at 5.4, 7.6 and 11.8 s."""

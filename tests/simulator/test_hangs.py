@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from hybridsync.config import CheckpointConfig
-from hybridsync.phases import progress_watchdog
-from hybridsync.phases.progress_watchdog import STUCK_SECS
+from hybridsync.config import CheckpointConfig, HangConfig
+from hybridsync.phases import hung_members, progress_watchdog
 from hybridsync.protocols import REGISTRY
 from hybridsync.protocols.modes import SERVER
 from hybridsync.simulator.cluster import Cluster, Death, Device, Hang, Scenario, Slow
@@ -18,12 +17,13 @@ from hybridsync.telemetry.events import NullEventLog
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.testing.checks import Violation
 from hybridsync.testing.schedules import Schedule
-from hybridsync.testing.trials import Outcome, run_of, try_schedule
+from hybridsync.testing.trials import QUICK, Outcome, run_of, try_schedule
 from hybridsync.training.run import Run
 from tests.simulator.runs import tally_run
 
 UNIT_SECS = 0.05
 HANG_SECS = 1.0
+STUCK_SECS = QUICK.compute_secs
 WAITED = (
     *("bsp", "bsp_server", "backup", "backup(m=2)", "ssp(staleness=2)", "dssp(lower=1,range=4)", "hsp"),
     *("psplus(staleness=1)", "localsgd(steps=5)", "diloco(steps=5)", "preduce", "preduce(groups=arrival)", "adpsgd"),
@@ -35,14 +35,20 @@ Events = list[tuple[float, dict[str, Any]]]
 
 
 def tried(
-    plan: str, scenario: Scenario, *, workers: int = 4, units: int = 300, save_secs: float = 1.0
+    plan: str,
+    scenario: Scenario,
+    *,
+    workers: int = 4,
+    units: int = 300,
+    save_secs: float = 1.0,
+    hang: HangConfig = QUICK,
 ) -> tuple[Outcome, Events]:
     """Run and check a scenario; returns what came of it, and who was lost when."""
     make = run_of(tally_run())
 
     def run_with(schedule: Schedule) -> Run:
         run = make(schedule)
-        config = dataclasses.replace(run.config, checkpoint=CheckpointConfig(secs=save_secs))
+        config = dataclasses.replace(run.config, checkpoint=CheckpointConfig(secs=save_secs), hang=hang)
         return dataclasses.replace(run, config=config)
 
     lost: Events = []
@@ -100,7 +106,7 @@ def test_nobody_is_given_up_whom_nobody_waits_for_and_its_units_go_to_others_at_
 @pytest.mark.parametrize("plan", ["asp:50%,bsp", "asp:50%,preduce", "asp:50%,ssp"])
 def test_the_next_phase_waits_no_longer_for_a_worker_that_hangs_in_the_one_before(plan: str) -> None:
     outcome, ((_, event), *more) = tried(plan, hanging(1))
-    assert event["id"] == 1 and "at one unit" in event["reason"] and more == []
+    assert event["id"] == 1 and "computing one unit" in event["reason"] and more == []
     assert outcome.seconds < 15.0 and (outcome.rolled_back == 0 or "preduce" in plan)
 
 
@@ -140,7 +146,7 @@ def test_a_worker_with_many_units_between_two_group_rounds_is_not_given_up_for_t
 def test_a_worker_that_hung_before_the_chief_was_lost_is_given_up_once_by_the_next_one(plan: str) -> None:
     killed, back = 2.0, 6.0
     _, lost = tried(plan, hanging(1, deaths=(Death("chief", 0, killed, back),)))
-    ours = [at for at, event in lost if "at one unit" in event["reason"]]
+    ours = [at for at, event in lost if "computing one unit" in event["reason"]]
     assert len(ours) == 1 and ours[0] > killed + back + STUCK_SECS
 
 
@@ -151,14 +157,14 @@ def test_a_hang_tells_the_same_story_every_time(plan: str) -> None:
 
 def test_a_hang_that_nobody_looks_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: no member ever hangs, as before; the schedule stands still and says so."""
-    monkeypatch.setattr(progress_watchdog, "hung", lambda phase, doing, limit_secs: {})
+    monkeypatch.setattr(progress_watchdog, "judge", lambda *args, **options: hung_members.Judgement({}, {}))
     with pytest.raises(Violation, match="has not ended after"):
         tried("ssp", hanging(1))
 
 
 def test_a_limit_that_ignores_how_slow_a_worker_is_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: everybody has two seconds."""
-    monkeypatch.setattr(progress_watchdog, "STEPS", 0)
+    monkeypatch.setattr(hung_members, "STEPS", 0)
     slow = Scenario(cluster=Cluster(devices=(Device(3.0), Device(0.3))))
     with pytest.raises(AssertionError, match="given up"):
         assert tried("ssp", slow, workers=2, units=60)[1] == [], "somebody was given up"

@@ -27,6 +27,7 @@ PROMISED = {
     "switch_ordered": "number protocol units why",
     "order_dropped": "number protocol why",
     "stop_ordered": "why",
+    "hang_suspected": "role id doing limit_secs setting",
     "rollback": "to_units rolled_back",
     "evaluation": "examples accuracy loss",
     "checkpoint": "units bytes secs",

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from hybridsync.config.run_config import MOST_HANG_SECS
+from hybridsync.core.deadlines import MEMBERS_SECS
 from hybridsync.core.errors import HybridSyncError, RoleLost, WaitTimeout
 from hybridsync.core.plan import PhaseId
-from hybridsync.core.work_deadlines import LOOP_SECS
+from hybridsync.core.work_deadlines import TRAINING_SECS
 from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
 from hybridsync.worker import drive_threads as drive_module
 from hybridsync.worker.drive_threads import Carriers, drive
-from hybridsync.worker.lease_queue import LEASE_DEADLINE_SECS
 from hybridsync.worker.requests import IO, ComputeUnit, Join, LeaseUnits, Start
-from hybridsync.worker.server_calls import HELD_DEADLINE_SECS
 
 SECS = 20.0
 LEASE = LeaseUnits(LeaseRequest(0, 1, PhaseId(1, 7), 0, 0))
@@ -128,5 +128,4 @@ def test_a_join_has_a_deadline(monkeypatch):
 
 
 def test_a_thread_gives_up_what_was_begun_before_a_watchdog_takes_it_for_hung():
-    longest = max(HELD_DEADLINE_SECS, LEASE_DEADLINE_SECS)
-    assert longest < drive_module.JOIN_SECS <= LOOP_SECS - longest / 2
+    assert MOST_HANG_SECS < MEMBERS_SECS < drive_module.JOIN_SECS <= TRAINING_SECS - MEMBERS_SECS / 2

@@ -114,7 +114,7 @@ def test_an_older_phase_is_passed_on():
 
 
 def test_a_chief_that_never_gives_anything_is_not_waited_for_forever(monkeypatch):
-    monkeypatch.setattr(lease_queue_module, "LEASE_DEADLINE_SECS", 3.0)
+    monkeypatch.setattr(lease_queue_module, "MEMBERS_SECS", 3.0)
     queue = Queue()
 
     def empty(request: Any) -> LeaseReply:

@@ -216,7 +216,7 @@ def test_a_worker_that_is_left_out_measures_itself_when_it_is_told_and_says_how_
 
 def test_a_chief_that_never_announces_anything_is_not_asked_for_ever(monkeypatch):
     worker = Worker(*[None] * 9)
-    monkeypatch.setattr(worker_module, "PHASE_DEADLINE_SECS", 3.0)
+    monkeypatch.setattr(worker_module, "MEMBERS_SECS", 3.0)
     ask = worker.chief.next_phase
 
     def next_phase(request: PhaseRequest) -> PhaseReply:

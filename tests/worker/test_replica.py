@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError, RoleLost, StalePhase
+from hybridsync.interfaces.reports import Report
 from hybridsync.storage.apply_log import FileApplyLog, NullApplyLog, read
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.worker.replica import Replica
+from hybridsync.worker.stats import WorkerRecorder
 from tests.roles import Start, counts, gradient_of, phase_of, tally_programs
 from tests.server.test_slow_readers import ended, until_waiting
+from tests.telemetry.clocks import ManualClock
 
 MEMBERS = (1, 0)
 
@@ -53,6 +58,33 @@ def test_members_that_share_a_replica_apply_each_step_once(start):
     snapshot = replica.take_snapshot(phase.id, final=True)
     assert counts(state_in(replica, snapshot))[:8] == [1] * 6 + [0] * 2
     assert (snapshot.held.units, snapshot.held.sequence, snapshot.applied) == (6, 3, ((0, 6),))
+
+
+def test_a_heartbeat_waits_for_no_update_and_counts_the_first_step_when_it_has_ended(start):
+    """A large model's update takes seconds: the worker neither falls silent, nor is its first step taken for short."""
+    clock, reports, programs = ManualClock(now=0.0), list[Report](), copy.copy(tally_programs())
+    recorder = WorkerRecorder(0, clock, keep_spans=False)
+    replica = Replica(programs, start.reader_at, clock, NullApplyLog())
+    recorder.stamps = replica.stamps
+    update = programs.update
+
+    def slow_update(*args: Any, **options: Any) -> Any:
+        clock.advance(3.0)
+        with ThreadPoolExecutor(1) as heartbeat:
+            reports.append(heartbeat.submit(recorder.take_report).result(timeout=10))
+        return update(*args, **options)
+
+    programs.update = slow_update
+    phase = phase_of(1, "bsp", snapshot=start.snapshot)
+    replica.enter(phase)
+    recorder.enter(phase.id)
+    recorder.stamps = replica.stamps
+    step(replica, 0)
+    reports.append(recorder.take_report())
+    recorder.completed = 2
+    reports.append(recorder.take_report())
+    assert [(report.completed, report.first_applied) for report in reports] == [(0, 0.0), (0, 0.0), (2, 3.0)]
+    assert reports[0].doing_secs == 3.0
 
 
 def test_a_step_cannot_be_left_out(start):

@@ -7,8 +7,9 @@ import threading
 import numpy as np
 
 from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.deadlines import LATE_SECS
 from hybridsync.core.plan import PhaseId
-from hybridsync.interfaces.reports import COMPUTING, SEND, WAITING
+from hybridsync.interfaces.reports import COMPILING, COMPUTING, READING, SEND, WAITING
 from hybridsync.worker.stats import WorkerRecorder
 from tests.telemetry.clocks import ManualClock
 
@@ -194,7 +195,57 @@ def test_a_report_says_for_how_long_the_training_thread_has_been_at_what_it_does
     recorder.enter(PhaseId(2, 0))
     clock.advance(1.0)
     report = recorder.take_report()
-    assert (report.doing, report.doing_secs) == ("", 0.0)
+    assert (report.doing, report.doing_secs) == ("", 1.0)
+
+
+def test_reading_and_compiling_are_what_a_worker_is_at_until_they_end():
+    clock = ManualClock()
+    recorder = WorkerRecorder(0, clock, keep_spans=False)
+    recorder.enter(PhaseId(1, 0))
+
+    def at() -> tuple[str, float]:
+        clock.advance(1.0)
+        report = recorder.take_report()
+        return report.doing, report.doing_secs
+
+    recorder.computing(4)
+    assert at() == (COMPUTING, 1.0)
+    recorder.reading()
+    assert (at(), at()) == ((READING, 1.0), (READING, 2.0))
+    recorder.has_read()
+    assert at() == (COMPUTING, 1.0)
+    recorder.compiling()
+    recorder.compiling()
+    assert at() == (COMPILING, 1.0)
+    recorder.compiled(2.0)
+    assert at() == (COMPUTING, 1.0)
+    recorder.turn_to("")
+    recorder.compiling()
+    recorder.compiled(1.0)
+    assert at() == ("", 1.0), "of an update, say"
+
+
+def test_time_before_the_process_stood_still_does_not_count():
+    clock = ManualClock()
+    recorder = WorkerRecorder(0, clock, keep_spans=False)
+    recorder.computing(4)
+    clock.advance(LATE_SECS - 1.0)
+    assert recorder.take_report().doing_secs == LATE_SECS - 1.0
+    clock.advance(30.0)  # SIGSTOP
+    assert recorder.take_report().doing_secs == 0.0
+    clock.advance(1.0)
+    assert recorder.take_report().doing_secs == 1.0
+
+
+def test_a_first_update_is_no_step_that_has_ended_before_it_is_counted():
+    """A heartbeat may come in between, and the chief would take the next step's time for that of this one."""
+    recorder = WorkerRecorder(0, ManualClock(), keep_spans=False)
+    recorder.stamps = lambda: (3.0, 3.0)
+    report = recorder.take_report()
+    assert (report.first_applied, report.last_applied) == (0.0, 0.0)
+    recorder.completed = 2
+    report = recorder.take_report()
+    assert (report.first_applied, report.last_applied) == (3.0, 3.0)
 
 
 def test_what_units_usually_take_follows_the_recent_ones_and_forgets_the_one_that_was_compiled():

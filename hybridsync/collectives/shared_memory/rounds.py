@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from hybridsync.collectives.shared_memory.doorbells import Doorbells
 from hybridsync.collectives.shared_memory.slab import Words
 from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.deadlines import MEMBERS_SECS
 from hybridsync.core.errors import PhaseRevoked, WaitTimeout
 from hybridsync.core.plan import PhaseId
 
 CONTRIBUTED, REDUCED, COPIED = 1, 2, 3
 """Stages of a round: the member has written its contribution, has written its slice of the sum, has stopped reading."""
 
-DEADLINE_SECS = 600.0
+DEADLINE_SECS = MEMBERS_SECS
 """How long a member waits for the slowest one; before that the chief gives up who hangs."""
 
 POLL_SECS = 0.05

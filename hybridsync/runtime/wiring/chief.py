@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from hybridsync.chief.chief import Chief
-from hybridsync.chief.membership import LEASE_SECS
 from hybridsync.chief.run_state import RunState
 from hybridsync.chief.unfit_workers import Unfit
 from hybridsync.collectives.device_choice import NUM_DEVICES
@@ -73,7 +72,7 @@ class ChiefRole:
             config.workers,
             layout.schema_hash,
             clock,
-            lease_secs=math.inf if threads else LEASE_SECS,
+            lease_secs=math.inf if threads else config.hang.silent_secs,
             num_servers=1 if threads else config.servers,
             restarted=restarted,
             known=opening.known,

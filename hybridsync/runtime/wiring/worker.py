@@ -28,7 +28,8 @@ from hybridsync.worker.stats import WorkerRecorder
 
 def worker_recorder(run: Run, worker: int, clock: Clock) -> WorkerRecorder:
     """Return what notes the work of one worker."""
-    return WorkerRecorder(worker, clock, run.config.telemetry.timeline, run.config.policy.detects)
+    config = run.config
+    return WorkerRecorder(worker, clock, config.telemetry.timeline, config.policy.detects, config.hang)
 
 
 def worker_loop(
