@@ -52,7 +52,9 @@ def member(kind: str, address: str, slot: int, members: int, size: int) -> None:
     from hybridsync.training.buffer_layout import Layout
 
     contribution = brought(slot, size)
-    programs: Any = SimpleNamespace(contribution_layout=Layout.of(contribution), state=AveragedPart((), (), ()))
+    state = AveragedPart((), (), ())
+    layout = Layout.of(contribution)
+    programs: Any = SimpleNamespace(contribution_layout=layout, state=state, moving=lambda state: state)
     communicator = make_collectives(programs).communicator(Phase(everybody))
     communicator.enter()
     parts = [brought(each, size)["floats"]["grads"] for each in everybody]

@@ -34,7 +34,7 @@ class _Steps:
         return self._programs.update(own, contribution, units=1, factor=factor, blend=1.0)
 
     def averaged(self, states: list[TrainState], reply: GroupReply) -> list[TrainState]:
-        return averaged_on_one_device(states, reply)
+        return averaged_on_one_device(states, reply, self._programs.moving)
 
 
 class _MemberSteps(_Steps):
@@ -46,7 +46,7 @@ class _MemberSteps(_Steps):
 
     def averaged(self, states: list[TrainState], reply: GroupReply) -> list[TrainState]:
         (state,) = states
-        part = part_of(state, optimizer=reply.optimizer)
+        part = part_of(self._programs.moving(state), optimizer=reply.optimizer)
         if len(reply.members) > 1:
             part = self._communicator.group_mean(reply, self._own, part)
         return [averaged(state, part, reply)]

@@ -60,9 +60,9 @@ def shares(layout: Layout, num_servers: int) -> tuple[tuple[int, ...], ...]:
     sizes = [leaf.nbytes for leaf in layout.leaves]
     kept = [[index for index, owner in enumerate(belongs) if owner == server] for server in range(num_servers)]
     for indices in kept:
-        others = [index for index, size in enumerate(sizes) if size and index not in indices]
-        if len(indices) == 1 and others:
-            indices.append(min(others, key=sizes.__getitem__))
+        if len(indices) == 1:
+            others = [index for index, size in enumerate(sizes) if size and index != indices[0]]
+            indices.extend(sorted(others, key=sizes.__getitem__)[:1])
     return tuple(tuple(sorted(indices)) for indices in kept)
 
 
@@ -215,6 +215,7 @@ def partition(programs: Programs, num_servers: int, wire: str = FLOAT32) -> tupl
 def prune(tree: Any, kept: Sequence[int]) -> Any:
     """Return a tree of the parameters' structure in which all leaves but those with these numbers are None."""
     leaves, treedef = jax.tree.flatten(tree)
+    kept = frozenset(kept)
     return treedef.unflatten([leaf if index in kept else None for index, leaf in enumerate(leaves)])
 
 
@@ -272,10 +273,10 @@ def _part(programs: Programs, kept: tuple[int, ...], server: int, wire: str) -> 
         "floats": {
             "grads": prune(floats["grads"], kept),
             "loss": floats["loss"] if primary else None,
-            "stats": floats["stats"] if primary else [],
+            "stats": floats["stats"] if primary else jax.tree.map(lambda _: None, floats["stats"]),
             "weight": floats["weight"],
         },
-        "ints": contribution["ints"] if primary else [],
+        "ints": contribution["ints"] if primary else jax.tree.map(lambda _: None, contribution["ints"]),
     }
     on_part = programs.on_part(part, offered)
     try:

@@ -125,7 +125,7 @@ class RealArithmetic:
         return self._programs.update(state, contribution, units=1, factor=factor, blend=1.0)
 
     def averaged(self, states: list[TrainState], reply: GroupReply) -> list[TrainState]:
-        return averaged_on_one_device(states, reply)
+        return averaged_on_one_device(states, reply, self._programs.moving)
 
     def fingerprint(self, state: TrainState) -> str:
         return fingerprint(state)

@@ -1,17 +1,19 @@
 """Averages of replicas: parameters and model state, and where it is wanted the optimizer's state too.
 
 Floats become their mean, computed in float32 in the order of the members; integers (step counts) become their maximum.
-Each replica keeps its own values of everything else.
+Each replica keeps its own values of everything else, of the model state's leaves that the loss never changes too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from hybridsync.interfaces.messages import GroupReply
+from hybridsync.training.model_state import restored
 from hybridsync.training.state import TrainState
 
 
@@ -40,14 +42,22 @@ def averaged(state: TrainState, part: AveragedPart, reply: GroupReply) -> TrainS
     """
     counters = {"units": jnp.int32(reply.units), "updates": jnp.int32(reply.sequence)}
     opt_state = part.opt_state if reply.optimizer else state.opt_state
-    return TrainState(part.params, opt_state, part.model_state, state.protocol_state, counters)
+    model_state = restored(state.model_state, part.model_state)
+    return TrainState(part.params, opt_state, model_state, state.protocol_state, counters)
 
 
-def averaged_on_one_device(states: list[TrainState], reply: GroupReply) -> list[TrainState]:
-    """Return the replicas of all members after their average; what they share is not to be donated."""
-    if len(states) == 1:
-        return [averaged(states[0], part_of(states[0], optimizer=reply.optimizer), reply)]
-    average = mean(tuple(part_of(state, optimizer=reply.optimizer) for state in states))
+def averaged_on_one_device(
+    states: list[TrainState], reply: GroupReply, moving: Callable[[TrainState], TrainState]
+) -> list[TrainState]:
+    """Return the replicas of all members after their average; what they share is not to be donated.
+
+    Args:
+      states: state of each member's replica.
+      reply: the reply to their group round's request.
+      moving: `Programs.moving` of the run.
+    """
+    parts = tuple(part_of(moving(state), optimizer=reply.optimizer) for state in states)
+    average = parts[0] if len(parts) == 1 else mean(parts)
     return [averaged(state, average, reply) for state in states]
 
 

@@ -103,8 +103,8 @@ class Layout:
           SchemaMismatch: `whole` has no such leaf, or it is of another type.
         """
         places = {leaf.path: leaf for leaf in whole.leaves}
-        types = {path: whole.types[path] for path in self.types if path in places}
-        if difference := first_difference(types, self.types):
+        found, expected = whole.types, self.types
+        if difference := first_difference({path: found[path] for path in expected if path in places}, expected):
             raise SchemaMismatch(f"a part does not fit into the whole tree: {difference}")
         leaves = tuple(places[leaf.path] for leaf in self.leaves)
         return Layout(leaves, whole.nbytes, self.schema_hash, self.treedef)

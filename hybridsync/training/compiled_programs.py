@@ -9,8 +9,8 @@ is not in it yet; and `mean_state`, the shared optimizer state of all of theirs.
 contribution off the parameters, as it is or through an outer optimizer.
 
 A *contribution* is one tree of float32 and int32 leaves: gradients, float model statistics and loss, each already
-weighted, and their weight. Idle members contribute weight 0. Buffers that a failed collective could lose are never
-donated: `update` runs after it.
+weighted, their weight, and the integers of the model state (see `hybridsync.training.model_state`). Idle members
+contribute weight 0. Buffers that a failed collective could lose are never donated: `update` runs after it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ import numpy as np
 import optax
 
 from hybridsync.core.activity import current
+from hybridsync.core.errors import TaskError
 from hybridsync.policies.momentum import KEEP, MomentumHandling
 from hybridsync.protocols.base import FLOAT32, Change, Compensation
-from hybridsync.training.buffer_layout import Layout
+from hybridsync.training.buffer_layout import Layout, describe
+from hybridsync.training.model_state import contributed, merged, moving
 from hybridsync.training.optimizer import Optimizer, without_momentum
 from hybridsync.training.state import TrainState, abstract_state
 from hybridsync.training.task import Task
@@ -57,6 +59,9 @@ class Programs:
         after its update (a simulation, whose states are values).
       kept: names of the protocols whose outer optimizers keep something in the state.
       handling: treatment of the momentum where the plan goes over to asynchrony.
+
+    Raises:
+      TaskError: the loss returns another model state than it got, or the source's first unit is not of this size.
     """
 
     def __init__(
@@ -88,7 +93,10 @@ class Programs:
         self._local_step = compiled(self._local_program, static_argnames="replaces")
         self._combine = compiled(_combine, static_argnames="replaces")
         self.mean_state = compiled(_mean_state)
-        example = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in self.batch(0).items()}
+        self._fields: dict[str, tuple[Any, ...]] = {}
+        batch = self.batch(0)
+        self._fields = {name: (field.shape, field.dtype) for name, field in batch.items()}
+        example = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in batch.items()}
         state = abstract_state(task, optimizer, kept)
         parameters = Parameters(state.params, state.model_state)
         self.lay_out(state, jax.eval_shape(self.unit_gradient, parameters, example, jnp.int32(0), key))
@@ -139,9 +147,16 @@ class Programs:
         self.parameters_layout = Layout.of(self.parameters)
         self.state_layout = Layout.of(state)
         self.opt_state_layout = Layout.of(state.opt_state)
-        self.zero = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), self.contribution)
+        # An idle member has no say in a maximum, also where all values are negative.
+        lowest = {np.dtype(np.int32): np.iinfo(np.int32).min}
+        self.zero = jax.tree.map(lambda a: np.full(a.shape, lowest.get(a.dtype, 0), a.dtype), self.contribution)
         weight = np.ones((), np.float32)
         self.one = {**self.zero, "floats": {**self.zero["floats"], "weight": weight}}
+
+    def moving(self, state: TrainState) -> TrainState:
+        """Return a state with None in place of the leaves of the model state that the loss never changes."""
+        offered = self.contribution["floats"]["stats"], self.contribution["ints"]
+        return dataclasses.replace(state, model_state=moving(state.model_state, offered))
 
     def wire_sizes(self, wire: str) -> tuple[int, int]:
         """Return the bytes of a contribution, and of the parameters, as they travel."""
@@ -149,13 +164,38 @@ class Programs:
         return Layout.of(travel[0]).nbytes, Layout.of(travel[1]).nbytes
 
     def batch(self, unit: int) -> dict[str, np.ndarray]:
-        """Return the raw examples of `unit`, gathered on the host."""
+        """Return the raw examples of `unit`, gathered on the host.
+
+        Raises:
+          TaskError: the source has not served `unit_size` examples, or other fields than in unit 0.
+        """
         activity = current()
         activity.reading()
         try:
-            return self.task.source.batch(unit, unit_size=self.unit_size, seed=self.seed)
+            batch = self.task.source.batch(unit, unit_size=self.unit_size, seed=self.seed)
         finally:
             activity.has_read()
+        if {name: (field.shape, field.dtype) for name, field in batch.items()} != self._fields:
+            self._check_batch(unit, batch)
+        return batch
+
+    def _check_batch(self, unit: int, batch: dict[str, np.ndarray]) -> None:
+        """Refuse a unit that is not full, or not of unit 0's types: every figure counts units of `unit_size`."""
+        for name, field in batch.items():
+            if (examples := field.shape[0] if field.ndim else 0) != self.unit_size:
+                raise TaskError(
+                    f"unit {unit} has {examples} examples, unit_size is {self.unit_size}: the source returned "
+                    f"its field {name!r} as {describe(field.dtype, field.shape)}; serve every unit in full, the last "
+                    "one of a pass with the first examples of the next"
+                )
+        found = {name: describe(field.dtype, field.shape) for name, field in batch.items()}
+        expected = {name: describe(dtype, shape) for name, (shape, dtype) in self._fields.items()} or found
+        for name in [*expected, *found]:
+            if found.get(name) != expected.get(name):
+                raise TaskError(
+                    f"unit {unit} has the field {name!r} as {found.get(name, 'absent')}, unit 0 as "
+                    f"{expected.get(name, 'absent')}: the source's batch() must return the same fields for every unit"
+                )
 
     def gradient(self, parameters: Parameters, unit: int, wire: str = FLOAT32) -> Any:
         """Return the contribution of `unit` at `parameters`; dispatched, not awaited.
@@ -302,7 +342,7 @@ class Programs:
             momentum = after.trace
             taken = jax.tree.map(lambda d: rate * d, taken)
         params = jax.tree.map(lambda p, d: (d if replaces else p - d).astype(p.dtype), params, taken)
-        model_state = _merge_model_state(model_state, total, weight, blend)
+        model_state = _merged(model_state, total, blend)
         counters = {"units": counters["units"] + units, "updates": counters["updates"] + 1}
         return Parameters(params, model_state), momentum, counters
 
@@ -318,7 +358,7 @@ class Programs:
         else:
             taken = jax.tree.map(lambda u: -u.astype(jnp.float32), updates)
             moved = taken if moved is None else jax.tree.map(jnp.add, moved, taken)
-        model_state = _merge_model_state(model_state, gradient, weight, jnp.float32(1.0))
+        model_state = _merged(model_state, gradient, jnp.float32(1.0))
         return Parameters(params, model_state), opt_state, moved
 
     def _update_program(self, parameters, opt_state, counters, total, units, factor, blend):
@@ -329,7 +369,7 @@ class Programs:
         grads = jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), total["floats"]["grads"], params)
         updates, opt_state = self.optimizer.update(grads, opt_state, params, rate, self._momentum_share(applied))
         params = jax.tree.map(lambda p, u: jnp.asarray(p + u).astype(p.dtype), params, updates)
-        model_state = _merge_model_state(model_state, total, weight, blend)
+        model_state = _merged(model_state, total, blend)
         counters = {"units": applied + units, "updates": counters["updates"] + 1}
         return Parameters(params, model_state), opt_state, counters
 
@@ -357,22 +397,21 @@ def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch
 
     def loss(params):
         value, (_, new_state) = task.loss(params, model_state, batch, model_key)
-        return value, new_state
+        return value, contributed(model_state, new_state)
 
-    (value, new_state), grads = jax.value_and_grad(loss, has_aux=True)(params)
+    (value, (stats, counts)), grads = jax.value_and_grad(loss, has_aux=True)(params)
     grads = jax.tree.map(lambda g: g.astype(jnp.float32), grads)
     if clip is not None:
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))
         grads = jax.tree.map(lambda g: g * jnp.minimum(1.0, clip / jnp.maximum(norm, 1e-30)), grads)
-    leaves = jax.tree.leaves(new_state)
     return {
         "floats": {
             "grads": grads,
             "loss": value.astype(jnp.float32),
-            "stats": [leaf.astype(jnp.float32) for leaf in leaves if _is_float(leaf)],
+            "stats": stats,
             "weight": jnp.float32(1.0),
         },
-        "ints": [leaf.astype(jnp.int32) for leaf in leaves if not _is_float(leaf)],
+        "ints": counts,
     }
 
 
@@ -429,7 +468,7 @@ def _combine(parameters: Parameters, contribution: Any, blend: jax.Array, *, rep
     params, model_state = parameters
     floats = contribution["floats"]
     params = jax.tree.map(lambda p, d: (d if replaces else p - d).astype(p.dtype), params, floats["grads"])
-    return Parameters(params, _merge_model_state(model_state, contribution, floats["weight"], blend))
+    return Parameters(params, _merged(model_state, contribution, blend))
 
 
 def _mean_state(states: tuple) -> Any:
@@ -444,17 +483,11 @@ def _mean_state(states: tuple) -> Any:
     return jax.tree.map(merge, *states)
 
 
-def _merge_model_state(model_state: Any, total: dict, weight: jax.Array, blend: jax.Array) -> Any:
-    """Average float statistics into the shared ones as (1-a)*s + a*w; integers take the maximum."""
-    leaves, treedef = jax.tree.flatten(model_state)
-    stats, ints = iter(total["floats"]["stats"]), iter(total["ints"])
-    merged = [
-        ((1.0 - blend) * leaf.astype(jnp.float32) + blend * (next(stats) / weight)).astype(leaf.dtype)
-        if _is_float(leaf)
-        else jnp.maximum(leaf, next(ints).astype(leaf.dtype))
-        for leaf in leaves
-    ]
-    return jax.tree.unflatten(treedef, merged)
+def _merged(model_state: Any, total: dict, blend: jax.Array) -> Any:
+    """Return the model state after an update with a sum of contributions (see `model_state.merged`)."""
+    weight = total["floats"]["weight"]
+    stats = jax.tree.map(lambda stat: stat / weight, total["floats"]["stats"])
+    return merged(model_state, stats, total["ints"], blend)
 
 
 def _is_float(leaf: Any) -> bool:

@@ -67,11 +67,20 @@ def initial_state(task: Task, optimizer: Optimizer, seed: int, kept: tuple[str, 
         raise TaskError(f"task.init raised {line}; correct the model or its values") from error
     if not isinstance(made, tuple) or len(made) != 2:
         raise TaskError(f"task.init returned a {type(made).__name__}; it must return (params, model_state)")
-    params, model_state = made
+    params, model_state = (jax.tree_util.tree_map_with_path(_array, tree) for tree in made)
     _check_parameters(params)
     counters = {"units": jnp.int32(0), "updates": jnp.int32(0)}
     momenta = {name: jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params) for name in kept}
     return TrainState(params, optimizer.init(params), model_state, momenta, counters)
+
+
+def _array(path: Any, leaf: Any) -> jax.Array:
+    """Return a leaf of what init returns as a compiled program takes it: of float64 it takes float32, of 0 an int32."""
+    try:
+        return jnp.asarray(leaf, jnp.result_type(leaf))
+    except TypeError:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        raise TaskError(f"task.init returns {name} as a {type(leaf).__name__}, not an array; leave it out") from None
 
 
 def _check_parameters(params: Any) -> None:

@@ -15,8 +15,12 @@ which training takes the mean and evaluation adds up:
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import functools
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,6 +32,7 @@ from jax.core import Tracer
 
 from hybridsync.core.errors import TaskError, described
 from hybridsync.data.source import DeviceBatch, UnitSource
+from hybridsync.training.call_flags import IN_TRAINING, CallFlags, find_flags, takes_flags
 
 if TYPE_CHECKING:
     from hybridsync.core.units import UnitSet
@@ -99,10 +104,12 @@ class Task:
     """A model, its loss and its data, all pure functions over pytrees of arrays.
 
     Args:
-      init: key -> (params, model_state). The state holds what is not learned by gradient: float statistics
-        (BatchNorm), which are averaged over workers, and integers, of which the maximum is taken; {} if none.
+      init: key -> (params, model_state). The state holds what is not learned by gradient, {} if nothing is: float
+        statistics (BatchNorm), which are averaged over workers, integers, of which the maximum is taken, and constants.
+        `hybridsync.training.model_state` has the rule of each type.
       loss: (params, model_state, batch, key) -> (scalar, (metrics, model_state)); `batch` has been through
-        `source.augment`. It is the gradient's definition for one unit, on that unit alone.
+        `source.augment`. It is the gradient's definition for one unit, on that unit alone. The model state that it
+        returns has the leaves that it got, of their types and shapes.
       source: source of the units.
       evaluate: (params, model_state, batch) -> sums over the batch, {"count", "loss", "correct"?, ...};
         `batch` has been through `source.prepare`. None: the run reports no evaluation.
@@ -137,18 +144,28 @@ class Task:
             )
 
     @staticmethod
-    def from_nnx(model: Callable[[nnx.Rngs], nnx.Module], source: UnitSource, loss: Objective = cross_entropy) -> Task:
+    def from_nnx(
+        model: Callable[[nnx.Rngs], nnx.Module],
+        source: UnitSource,
+        loss: Objective = cross_entropy,
+        *,
+        training: Mapping[str, Any] | None = None,
+        evaluation: Mapping[str, Any] | None = None,
+    ) -> Task:
         """Return the task of training a Flax nnx model.
 
-        Float `nnx.Param`s are the parameters; every other variable (BatchNorm statistics, counters) is model
-        state. Rng variables are neither stored nor sent: each unit gets its own from its key, so what dropout
-        drops is a function of (seed, unit). Training runs under `model.train()`, evaluation under
-        `model.eval()`.
+        Float `nnx.Param`s are the parameters; every other variable (BatchNorm statistics, counters), and every array
+        that is an attribute, is model state. Rng variables and what is sown (`nnx.Intermediate`) are neither stored nor
+        sent: each unit gets random numbers of its own from its key, so what dropout drops is a function of (seed,
+        unit). Training runs under `model.train()`, evaluation under `model.eval()`; flags of `__call__` are found as in
+        `from_linen`.
 
         Args:
           model: makes the module, for instance `lambda rngs: MLP((64, 128, 10), rngs=rngs)`.
           source: source of the units.
           loss: the objective.
+          training: what `__call__` is told in training, for a module where that is not found.
+          evaluation: what it is told in evaluation; of what is True or False in `training`, the opposite if left out.
 
         Raises:
           TaskError: `model` is a module and not a function, or does not return a module.
@@ -156,8 +173,7 @@ class Task:
         if isinstance(model, nnx.Module):
             name = type(model).__name__
             raise TaskError(f"from_nnx got a ready {name}: pass a function, lambda rngs: {name}(..., rngs=rngs).")
-        adapter = _NnxModel(model)
-        return _from_apply(adapter, source, loss)
+        return _from_apply(_NnxModel(model, CallFlags.given(training, evaluation)), source, loss)
 
     @staticmethod
     def from_linen(
@@ -165,12 +181,16 @@ class Task:
         source: UnitSource,
         loss: Objective = cross_entropy,
         example: jax.Array | tuple[jax.Array, ...] | None = None,
+        *,
+        training: Mapping[str, Any] | None = None,
+        evaluation: Mapping[str, Any] | None = None,
     ) -> Task:
         """Return the task of training a Flax linen module.
 
-        The collection `params` is the parameters, all other collections are model state. If `__call__` takes one of
-        `train`, `training`, `is_training`, `deterministic` or `use_running_average`, it is told whether it trains;
-        every random stream (`dropout`) is seeded by the unit's key.
+        The collection `params` is the parameters, all others are model state, except what is sown. If `__call__` takes
+        one of `train`, `training`, `is_training`, `deterministic` or `use_running_average`, it is told whether it
+        trains; of any other argument that may be True or False, the value is taken in training with which dropout and
+        batch statistics are on. Every random stream (`dropout`) is seeded by the unit's key.
 
         Args:
           module: the module, not its class.
@@ -178,9 +198,12 @@ class Task:
           loss: the objective.
           example: an input to initialize with, or a tuple of several; None takes what the loss passes to the model
             for the source's first example.
+          training: what `__call__` is told in training, for a module where that is not found; a layer may then be off.
+          evaluation: what it is told in evaluation; of what is True or False in `training`, the opposite if left out.
 
         Raises:
-          TaskError: `module` is not a linen module, the loss raises on the first example, or `example` is needed.
+          TaskError: `module` is not a linen module, the loss raises on the first example, or `example` or `training`
+            is needed. So does a loss in training where dropout or batch statistics are off.
         """
         if not isinstance(module, linen.Module):
             raise TaskError(f"from_linen got {module!r}, not a linen module: pass an instance, such as Net().")
@@ -188,7 +211,7 @@ class Task:
             inputs, named = _inputs(loss, source)
         else:
             inputs, named = (example if isinstance(example, tuple) else (example,)), {}
-        return _from_apply(_LinenModel(module, inputs, named), source, loss)
+        return _from_apply(_LinenModel(module, inputs, named, CallFlags.given(training, evaluation)), source, loss)
 
 
 def _from_apply(adapter: _NnxModel | _LinenModel, source: UnitSource, objective: Objective) -> Task:
@@ -223,33 +246,75 @@ def _checked(sums: Sums) -> Sums:
 class _NnxModel:
     """A module as pure functions; built abstractly, so a process that never calls `init` can apply it."""
 
-    def __init__(self, model: Callable[[nnx.Rngs], nnx.Module]) -> None:
-        self._model = model
-        abstract = nnx.eval_shape(lambda: self._build(jax.random.key(0)))
-        abstract.train()
-        self._train_graph, *states = nnx.split(abstract, *_NNX_FILTERS)
-        self._rngs, self._params, self._rest = (nnx.to_flat_state(state) for state in states)
-        abstract.eval()
-        self._eval_graph = nnx.graphdef(abstract)
+    def __init__(self, model: Callable[[nnx.Rngs], nnx.Module], flags: CallFlags | None) -> None:
+        self._model, self._flags = model, flags
+        graphs: list[Any] = []
+
+        def split() -> Any:
+            module = self._build(jax.random.key(0))
+            for set_mode in (module.eval, module.train):
+                set_mode()
+                graph, *states = nnx.split(module, *_NNX_FILTERS)
+                graphs.append(graph)
+            return states
+
+        # Not `nnx.eval_shape`: of the arrays in its result, those in plain containers would be static.
+        states = jax.eval_shape(split)
+        self._eval_graph, self._train_graph = graphs
+        self._rngs, self._sown, self._params, self._rest = (nnx.to_flat_state(state) for state in states)
 
     def init(self, key: jax.Array) -> tuple[Tree, Tree]:
-        _, _, params, rest = nnx.split(self._build(key), *_NNX_FILTERS)
-        return _to_tree(params), _to_tree(rest)
+        *_, params, rest = nnx.split(self._build(key), *_NNX_FILTERS)
+        return _to_tree(nnx.to_flat_state(params)), _to_tree(nnx.to_flat_state(rest))
 
     def apply(
         self, params: Tree, model_state: Tree, key: jax.Array | None
     ) -> tuple[Callable[..., jax.Array], Callable[[], Tree]]:
         """Return what predicts, and a function that returns the model state after it; `key` None: evaluation."""
+        module, before = self._module(params, model_state, key)
+        told = self._flags is not None or (callable(module) and takes_flags(type(module).__call__))
+        predict = functools.partial(self._tell, module, params, model_state, key) if told else module
+        return predict, lambda: _state_after(module, before, model_state)
+
+    def _module(self, params: Tree, model_state: Tree, key: jax.Array | None) -> tuple[Any, FlatState]:
+        """Return the module with these values, and those of them that are model state."""
         graph = self._eval_graph if key is None else self._train_graph
         rngs = self._fill_rngs(jax.random.key(0) if key is None else key)
-        module = nnx.merge(graph, rngs, _fill(self._params, params), _fill(self._rest, model_state), copy=True)
-        return module, lambda: _to_tree(nnx.state(module, *_NNX_FILTERS)[2])
+        sown = [(path, _with_value(leaf, _zeros(_value(leaf)))) for path, leaf in self._sown]
+        rest = _fill(self._rest, model_state)
+        states = (nnx.from_flat_state(flat) for flat in (sown, _fill(self._params, params), rest))
+        return nnx.merge(graph, rngs, *states, copy=True), rest
+
+    def _tell(
+        self, module: Any, params: Tree, model_state: Tree, key: jax.Array | None, *inputs: Any, **named: Any
+    ) -> jax.Array:
+        """Call the module, and tell it whether it trains."""
+
+        def activity(flags: CallFlags) -> int | None:
+            changes: list[bool] = []
+
+            def call() -> Any:
+                tried, _ = self._module(params, model_state, jax.random.key(0))
+                # The state's variables are the module's own, which a call changes in place.
+                before = {path: _value(leaf) for path, leaf in nnx.to_flat_state(nnx.state(tried))}
+                outputs = tried(*inputs, **{**flags.at(jax.random.key(0)), **named})
+                after = nnx.to_flat_state(nnx.state(tried))  # with the counters of what draws random numbers
+                changes.extend(not _is_same(_value(leaf), before.get(path)) for path, leaf in after)
+                return outputs
+
+            try:
+                jax.eval_shape(call)
+            except Exception:  # noqa: BLE001 - the module is its author's, and it is tried with what it may not take
+                return None
+            return sum(changes)
+
+        self._flags = self._flags or find_flags(type(module).__call__, len(inputs), named, activity)
+        return module(*inputs, **{**self._flags.at(key), **named})
 
     def model(self, params: Tree, model_state: Tree) -> nnx.Module:
         """Return the module with these values, under `eval()`; its Rng variables begin anew."""
-        params, model_state = jax.tree.map(jnp.asarray, (params, model_state))
-        predict, _ = self.apply(params, model_state, None)
-        return cast(nnx.Module, predict)
+        module, _ = self._module(*jax.tree.map(jnp.asarray, (params, model_state)), None)
+        return module
 
     def _build(self, key: jax.Array) -> nnx.Module:
         module = self._model(nnx.Rngs(key))
@@ -258,6 +323,7 @@ class _NnxModel:
                 f"from_nnx got a function that returned a {type(module).__name__}, not an nnx.Module: "
                 "pass lambda rngs: Net(..., rngs=rngs)."
             )
+        _hold_arrays(module)
         return module
 
     def _fill_rngs(self, key: jax.Array) -> nnx.State:
@@ -265,7 +331,7 @@ class _NnxModel:
         filled = []
         for position, (path, variable) in enumerate(self._rngs):
             shape, dtype = variable.get_value().shape, variable.get_value().dtype
-            if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+            if _is_key(dtype):
                 value = jax.random.fold_in(key, position)
                 value = jax.random.split(value, shape) if shape else value
             else:
@@ -274,69 +340,151 @@ class _NnxModel:
         return nnx.from_flat_state(filled)
 
 
-def _is_trainable(path: tuple[Any, ...], variable: nnx.Variable) -> bool:
+def _hold_arrays(module: nnx.Module) -> None:
+    """Have Flax take plain arrays among a module's attributes for its state also where it was made under a trace.
+
+    Flax knows an array by its class, which a tracer's is not, and would keep it as a static attribute.
+    """
+    for _, node in list(nnx.iter_graph(module)):
+        if isinstance(node, nnx.Pytree):
+            for name, value in list(vars(node).items()):
+                if isinstance(value, jax.Array):
+                    setattr(node, name, nnx.data(value))
+
+
+def _is_trainable(path: tuple[Any, ...], leaf: Any) -> bool:
     del path
-    return isinstance(variable, nnx.Param) and jnp.issubdtype(variable.get_value().dtype, jnp.inexact)
+    if not isinstance(leaf, nnx.Param):
+        return False
+    numbers = jax.tree.leaves(leaf.get_value())
+    return bool(numbers) and all(jnp.issubdtype(number.dtype, jnp.inexact) for number in numbers)
 
 
-_NNX_FILTERS = (nnx.RngState, _is_trainable, ...)
+_NNX_FILTERS = (nnx.RngState, nnx.Intermediate, _is_trainable, ...)
+
+FlatState = Iterable[tuple[tuple[Any, ...], Any]]
+"""Paths with variables, or with the plain arrays that a module has as attributes."""
 
 
-def _to_tree(state: nnx.State) -> Tree:
-    """Return the variables' values as nested dictionaries with text keys, as checkpoint formats have them."""
+def _value(leaf: Any) -> Any:
+    return leaf.get_value() if isinstance(leaf, nnx.Variable) else leaf
+
+
+def _with_value(leaf: Any, value: Any) -> Any:
+    return leaf.replace(value) if isinstance(leaf, nnx.Variable) else value
+
+
+def _zeros(value: Any) -> Any:
+    return jax.tree.map(lambda array: jnp.zeros(array.shape, array.dtype), value)
+
+
+def _is_key(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def _name(part: Any) -> str:
+    """Return a step of a path as text; that of `nnx.WeightNorm`'s scales is a path itself."""
+    return ".".join(map(str, part)) if isinstance(part, tuple) else str(part)
+
+
+def _to_tree(flat_state: FlatState) -> Tree:
+    """Return the variables' values as nested dictionaries with text keys, as checkpoint formats have them.
+
+    Of keys it has the words.
+    """
     tree: dict[str, Any] = {}
-    for path, variable in nnx.to_flat_state(state):
-        *parents, leaf = (str(part) for part in path)
+    for path, leaf in flat_state:
+        *parents, last = map(_name, path)
         branch = tree
         for part in parents:
             branch = branch.setdefault(part, {})
-        branch[leaf] = variable.get_value()
+        branch[last] = jax.tree.map(_stored, _value(leaf))
     return tree
 
 
-def _fill(flat_state: Any, tree: Tree) -> nnx.State:
-    """Return the state whose variables have the values in `tree`; the reverse of `_to_tree`."""
-    filled = []
-    for path, variable in flat_state:
-        value = tree
-        for part in path:
-            value = value[str(part)]
-        filled.append((path, variable.replace(value)))
-    return nnx.from_flat_state(filled)
+def _stored(value: Any) -> Any:
+    if not isinstance(value, jax.Array):
+        return jnp.asarray(value)
+    return jax.random.key_data(value) if _is_key(value.dtype) else value
+
+
+def _restored(abstract: Any, stored: Any) -> Any:
+    """Return a value of the type of `abstract` from what `_stored` has made of it."""
+    if not _is_key(abstract.dtype):
+        return stored
+    return jax.random.wrap_key_data(stored, impl=jax.random.key_impl(jnp.empty((), abstract.dtype)))
+
+
+def _at(tree: Tree, path: tuple[Any, ...]) -> Any:
+    for part in path:
+        tree = tree[_name(part)]
+    return tree
+
+
+def _fill(flat_state: FlatState, tree: Tree) -> list[tuple[tuple[Any, ...], Any]]:
+    """Return the flat state whose variables have the values in `tree`; the reverse of `_to_tree`."""
+    return [
+        (path, _with_value(leaf, jax.tree.map(_restored, _value(leaf), _at(tree, path)))) for path, leaf in flat_state
+    ]
+
+
+def _state_after(module: nnx.Module, before: FlatState, model_state: Tree) -> Tree:
+    """Return the model state that calls have left in a module.
+
+    Args:
+      module: module that was called.
+      before: what it was made with.
+      model_state: the same as a tree; keys whose values are as before are those of this one.
+
+    Raises:
+      TaskError: the module has a variable that it did not have before.
+    """
+    known = dict(before)
+    flat: list[tuple[Any, Any]] = []
+    for path, leaf in nnx.to_flat_state(nnx.state(module, *_NNX_FILTERS)[-1]):
+        if path not in known:
+            raise TaskError(
+                f"the model's call makes {'/'.join(map(_name, path))}, a {type(leaf).__name__} that it does not have "
+                "when it is made: make it in __init__, or sow it as an nnx.Intermediate, which is not kept"
+            )
+        flat.append((path, _at(model_state, path) if _is_same(_value(leaf), _value(known[path])) else leaf))
+    return _to_tree(flat)
+
+
+def _is_same(new: Any, old: Any) -> bool:
+    """Return whether two trees have the same arrays, not only equal ones."""
+    (first, first_structure), (second, second_structure) = map(jax.tree.flatten, (new, old))
+    return first_structure == second_structure and all(a is b for a, b in zip(first, second, strict=True))
 
 
 class _LinenModel:
-    """A linen module as pure functions; what it must be told in training is read off its signature."""
+    """A linen module as pure functions; what its call is told in training is read off its signature."""
 
-    _TRAINING_FLAGS = ("train", "training", "is_training")
-    _INFERENCE_FLAGS = ("deterministic", "use_running_average")
-
-    def __init__(self, module: linen.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def __init__(
+        self, module: linen.Module, inputs: tuple[Any, ...], named: dict[str, Any], flags: CallFlags | None
+    ) -> None:
         self._module = module
         self._inputs, self._named = inputs, named
-        names = inspect.signature(type(module).__call__).parameters
-        self._flags = {name: True for name in self._TRAINING_FLAGS if name in names}
-        self._flags |= {name: False for name in self._INFERENCE_FLAGS if name in names}
+        self._checks_layers = flags is None
+        self._flags = flags or find_flags(type(module).__call__, len(inputs), named, self._activity)
 
     def init(self, key: jax.Array) -> tuple[Tree, Tree]:
-        flags = self._flags_for(training=False)
-        variables = linen.meta.unbox(self._module.init(key, *self._inputs, **{**flags, **self._named}))
-        return variables.get("params", {}), {name: tree for name, tree in variables.items() if name != "params"}
+        params, state = self._variables(key, self._flags)
+        return params, {name: tree for name, tree in state.items() if not self._is_sown(name, params, state)}
 
     def apply(
         self, params: Tree, model_state: Tree, key: jax.Array | None
     ) -> tuple[Callable[..., jax.Array], Callable[[], Tree]]:
         """Return what predicts, and a function that returns the model state after it; `key` None: evaluation."""
-        flags = self._flags_for(training=key is not None)
+        flags = self._flags.at(key)
         after = dict(model_state)
 
         def predict(*inputs: Any, **named: Any) -> jax.Array:
-            variables, named = {"params": params, **after}, {**flags, **named}
+            named = {**flags, **named}
             if key is None:
-                return cast(jax.Array, self._module.apply(variables, *inputs, **named))
-            # A stream that is not given (dropout) falls back to `params`.
-            rngs = {"params": key}
-            outputs, changed = self._module.apply(variables, *inputs, rngs=rngs, mutable=list(after), **named)
+                return cast(jax.Array, self._module.apply({"params": params, **after}, *inputs, **named))
+            with linen.intercept_methods(_refuse_inactive) if self._checks_layers else contextlib.nullcontext():
+                outputs, changed = self._call(params, after, key, inputs, named)
             after.update(changed)
             return outputs
 
@@ -346,8 +494,88 @@ class _LinenModel:
         """Return the variables for `module.apply`."""
         return jax.tree.map(jnp.asarray, {"params": params, **model_state})
 
-    def _flags_for(self, *, training: bool) -> dict[str, Any]:
-        return {name: value if training else not value for name, value in self._flags.items()}
+    def _variables(self, key: jax.Array, flags: CallFlags) -> tuple[Tree, dict[str, Tree]]:
+        """Return fresh parameters and the other collections, without those that Flax keeps for what is sown."""
+        kept = linen.DenyList(("intermediates", "perturbations"))
+        arguments = {**flags.at(None), **self._named}
+        variables = linen.meta.unbox(self._module.init(key, *self._inputs, mutable=kept, **arguments))
+        return variables.get("params", {}), {name: tree for name, tree in variables.items() if name != "params"}
+
+    def _call(self, params: Tree, state: dict[str, Tree], key: jax.Array, inputs: Any, named: Any) -> tuple[Any, Any]:
+        """Return the outputs in training, and the collections of `state` after it."""
+        # A stream that is not given (dropout) falls back to `params`.
+        rngs = {"params": key}
+        return self._module.apply({"params": params, **state}, *inputs, rngs=rngs, mutable=list(state), **named)
+
+    def _traced(self, flags: CallFlags, params: Tree, state: dict[str, Tree]) -> tuple[int, dict[str, Tree]] | None:
+        """Trace a call in training; returns how often it draws from its key, and which leaves it changes, as booleans.
+
+        None: it raises.
+        """
+        changes: dict[str, Tree] = {}
+
+        def call(params: Tree, state: dict[str, Tree], key: jax.Array) -> Any:
+            outputs, after = self._call(params, state, key, self._inputs, {**flags.at(key), **self._named})
+            changes.update({name: not _is_same(after[name], tree) for name, tree in state.items()})
+            return outputs, after
+
+        try:
+            traced = jax.make_jaxpr(call)(params, state, jax.eval_shape(lambda: jax.random.key(0)))
+        except Exception:  # noqa: BLE001 - the module is its author's, and it is tried with what it may not take
+            return None
+        key = traced.jaxpr.invars[-1]
+        return sum(key in equation.invars for equation in traced.jaxpr.eqns), changes
+
+    def _activity(self, flags: CallFlags) -> int | None:
+        try:
+            shapes = jax.eval_shape(lambda: self._variables(jax.random.key(0), flags))
+        except Exception:  # noqa: BLE001 - as in `_traced`
+            return None
+        traced = self._traced(flags, *shapes)
+        return None if traced is None else traced[0] + sum(traced[1].values())
+
+    def _is_sown(self, name: str, params: Tree, state: dict[str, Tree]) -> bool:
+        """Return whether a collection is only written to: the call changes it, and does as well without it."""
+        shapes = jax.eval_shape(lambda: (params, state))
+        without = {other: tree for other, tree in shapes[1].items() if other != name}
+        if self._traced(self._flags, shapes[0], without) is None:
+            return False
+        whole = self._traced(self._flags, *shapes)
+        return whole is None or whole[1][name]
+
+
+def _refuse_inactive(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+    """Refuse a layer that training leaves in the state of evaluation, as an interceptor of linen's calls.
+
+    Raises:
+      TaskError: dropout is off, or batch statistics are not computed.
+    """
+    module = context.module
+    if context.method_name == "__call__" and _differs_in_training(module):
+        given = inspect.signature(type(module).__call__).bind_partial(module, *args, **kwargs)
+        given.apply_defaults()
+        for name, wanted in IN_TRAINING.items():
+            value = given.arguments.get(name)
+            value = getattr(module, name, None) if value is None else value
+            if isinstance(value, bool) and value is not wanted:
+                raise TaskError(
+                    f"the layer {'/'.join(module.path) or 'itself'}, a {type(module).__name__}, has {name}={value} in "
+                    "training, and no argument of the model's call was found that changes it: have the call take "
+                    "it, as train: bool, or pass training={...} and evaluation={...}, the arguments of the call that "
+                    "change it; or training={} if it is meant"
+                )
+    return call(*args, **kwargs)
+
+
+def _differs_in_training(module: linen.Module) -> bool:
+    """Return whether a module draws random numbers in training, or computes statistics."""
+    if isinstance(module, linen.BatchNorm):
+        return True
+    rates = [getattr(module, each.name, None) for each in dataclasses.fields(module) if _RATE.search(each.name)]
+    return any(isinstance(rate, (int, float)) and rate > 0 for rate in rates)
+
+
+_RATE = re.compile("rate|drop")
 
 
 class _Called(BaseException):

@@ -106,7 +106,7 @@ class _Calls:
 
     def _average(self, request: AverageGroup) -> TrainState:
         reply = request.reply
-        part = part_of(request.state, optimizer=reply.optimizer)
+        part = part_of(self._context.programs.moving(request.state), optimizer=reply.optimizer)
         if len(reply.members) > 1:
             num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(part))
             with self._watchdog.work("the average of a group", UNLIMITED):  # the chief judges lateness

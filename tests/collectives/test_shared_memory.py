@@ -54,7 +54,9 @@ class Workers:
     """Workers of one service, each with a thread of its own."""
 
     def __init__(self, address: str, slots: tuple[int, ...]) -> None:
-        programs: Any = SimpleNamespace(contribution_layout=Layout.of(contribution(0)), state=STATE)
+        programs: Any = SimpleNamespace(
+            contribution_layout=Layout.of(contribution(0)), state=STATE, moving=lambda state: state
+        )
         self.slots = slots
         self.collectives = {
             worker: SharedMemoryCollectives(join(address, place, worker, 10.0), slots, worker, programs)

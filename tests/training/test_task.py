@@ -10,6 +10,7 @@ from flax import linen, nnx
 from hybridsync.core.errors import TaskError
 from hybridsync.data import ArraySource, TallySource
 from hybridsync.models import MLP, DecoderLM, resnet
+from hybridsync.training.model_state import check_model_state
 from hybridsync.training.task import Task, cross_entropy, language_model
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
@@ -328,3 +329,143 @@ def test_scores_that_do_not_match_the_labels_are_refused_with_both_shapes():
     task = Task.from_nnx(lambda rngs: nnx.Linear(1, 3, rngs=rngs), images())
     with pytest.raises(TaskError, match=r"\(8, 4, 4, 3\), the labels \(8,\)"):
         task.loss(*task.init(KEY), first_unit(task.source), KEY)
+
+
+class OfUsers(nnx.Variable):
+    """A type of a user's own."""
+
+
+class EveryKind(nnx.Module):
+    """What Flax lets a module have besides layers."""
+
+    def __init__(self, rngs):
+        self.scores = nnx.Linear(16, 3, rngs=rngs)
+        self.positions = jnp.arange(16.0) / 16
+        self.random = jax.random.normal(rngs.params(), (2,))
+        self.table = np.arange(3)
+        self.mask = jnp.where(jnp.tril(jnp.ones((2, 2), bool)), 0.0, -jnp.inf)
+        self.turns = jnp.exp(1j * jnp.arange(3.0))
+        self.key, self.held_key = rngs.params(), nnx.Variable(jax.random.key(5, impl="rbg"))
+        self.own, self.number = OfUsers(jnp.int32(0)), nnx.Variable(3)
+        self.pair = nnx.Variable((jnp.ones(2), {"b": jnp.zeros(1)}))
+        self.list = nnx.List([jnp.ones(2), nnx.Linear(2, 2, rngs=rngs)])
+        self.dict, self.data = nnx.Dict(a=jnp.ones(1)), nnx.data([jnp.ones(1)])
+        self.calls = jnp.zeros((), jnp.int32)
+        self.probe = nnx.Intermediate(jnp.zeros(3))
+
+    def __call__(self, x):
+        self.own[...] += 1
+        self.calls = self.calls + 1
+        first, rest = self.pair.get_value()
+        self.pair.set_value((first * 0.5, rest))
+        self.probe.set_value(jnp.ones(3))
+        self.sow(nnx.Intermediate, "activity", x.mean())
+        noise = jax.random.normal(self.key, ()) + jax.random.normal(self.held_key[...], ())
+        return self.scores(x.reshape(-1, 16) + self.positions) + noise
+
+
+@pytest.mark.filterwarnings("ignore:Using 'Module.sow:DeprecationWarning")
+def test_an_nnx_model_keeps_what_flax_lets_it_have():
+    task = Task.from_nnx(EveryKind, images())
+    made, traced = task.init(KEY), jax.eval_shape(task.init, KEY)
+    assert jax.tree.map(jnp.shape, made) == jax.tree.map(jnp.shape, traced), "also where init is traced"
+    params, state = made
+    assert sorted(params) == ["list", "scores"]
+    assert not {"probe", "activity"} & state.keys()
+    _, (_, after) = jax.jit(task.loss)(params, state, first_unit(task.source), KEY)
+    check_model_state(task, task.source.batch(0, unit_size=4, seed=0))
+    changed = {path for path in state if not jax.tree.all(jax.tree.map(np.array_equal, state[path], after[path]))}
+    assert changed == {"own", "calls", "pair"}
+    assert task.model is not None
+    model, direct = task.model(params, state), EveryKind(nnx.Rngs(KEY))
+    direct.eval()
+    x = first_unit(task.source)["image"]
+    assert np.array_equal(model(x), direct(x))
+
+
+class Normed(nnx.Module):
+    def __init__(self, rngs):
+        self.scores = nnx.WeightNorm(nnx.Linear(16, 3, rngs=rngs), rngs=rngs)
+
+    def __call__(self, x):
+        return self.scores(x.reshape(-1, 16))
+
+
+class Tied(nnx.Module):
+    def __init__(self, rngs):
+        self.first, self.second = nnx.Linear(16, 16, rngs=rngs), nnx.Linear(16, 16, rngs=rngs)
+        self.second.kernel, self.again = self.first.kernel, self.first
+        self.scores = nnx.Linear(16, 3, rngs=rngs)
+
+    def __call__(self, x):
+        return self.scores(self.again(self.second(self.first(x.reshape(-1, 16)))))
+
+
+@pytest.mark.parametrize(("model", "num_leaves"), [(Normed, 2), (Tied, 5)])
+def test_nnx_models_with_scales_or_shared_parameters_have_flaxs_gradient(model, num_leaves):
+    task = Task.from_nnx(model, images())
+    params, state = task.init(KEY)
+    assert len(jax.tree.leaves(params)) == num_leaves
+    batch, direct = first_unit(task.source), model(nnx.Rngs(KEY))
+
+    def mean(module):
+        sums = cross_entropy(module, batch)
+        return sums["loss"] / sums["count"]
+
+    expected = jax.tree.leaves(nnx.grad(mean)(direct))
+    found = jax.tree.leaves(jax.grad(lambda p: task.loss(p, state, batch, KEY)[0])(params))
+    assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:Using 'Module.sow:DeprecationWarning")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda self: setattr(self, "late", nnx.BatchStat(jnp.zeros(3))),
+        lambda self: self.sow(OfUsers, "late", jnp.ones(())),
+    ],
+)
+def test_a_variable_that_an_nnx_call_makes_is_refused_by_name(change):
+    class Late(Normed):
+        def __call__(self, x):
+            change(self)
+            return super().__call__(x)
+
+    with pytest.raises(TaskError, match=r"the model's call makes late, a .* make it in __init__, or sow it"):
+        check_model_state(Task.from_nnx(Late, images()), images().batch(0, unit_size=4, seed=0))
+
+
+class Sows(linen.Module):
+    """Sows into collections of every kind, beside its BatchNorm."""
+
+    sows: bool
+
+    @linen.compact
+    def __call__(self, x, train: bool = False):
+        x = x.reshape(x.shape[0], -1)
+        if self.sows:
+            self.sow("intermediates", "input", x)
+            self.sow("losses", "tuple", (x**2).mean())
+            self.sow("sums", "sum", x.sum(), init_fn=lambda: 0.0, reduce_fn=lambda a, b: a + b)
+            x = self.perturb("hidden", x)
+        x = linen.BatchNorm(use_running_average=not train)(linen.Dense(8)(x))
+        return linen.Dense(3)(x)
+
+
+def test_what_a_linen_module_sows_is_not_kept():
+    tasks = [Task.from_linen(Sows(sows), images()) for sows in (False, True)]
+    plain, sown = ((task.init(KEY), task) for task in tasks)
+    assert jax.tree.structure(plain[0]) == jax.tree.structure(sown[0])
+    (_, (_, one)), (_, (_, other)) = (task.loss(*made, first_unit(task.source), KEY) for made, task in (plain, sown))
+    assert jax.tree.all(jax.tree.map(np.array_equal, one, other))
+
+
+def test_what_is_sown_among_variables_is_refused_by_name():
+    class Net(linen.Module):
+        @linen.compact
+        def __call__(self, x, train: bool = False):
+            self.sow("batch_stats", "activity", x.mean())
+            return linen.Dense(3)(linen.BatchNorm(use_running_average=not train)(x.reshape(x.shape[0], -1)))
+
+    with pytest.raises(TaskError, match="leaf batch_stats/activity/1 as float32"):
+        check_model_state(Task.from_linen(Net(), images()), images().batch(0, unit_size=4, seed=0))

@@ -142,8 +142,8 @@ class MeshCollectives:
     """
 
     def __init__(self, process_group: ProcessGroup, programs: Programs) -> None:
-        self._process_group, self._state = process_group, programs.state
-        self._flat, self._flats = FlatContributions(programs.contribution_layout), FlatParts(programs.state)
+        self._process_group, self._state = process_group, programs.moving(programs.state)
+        self._flat, self._flats = FlatContributions(programs.contribution_layout), FlatParts(self._state)
 
     def prepare(self, *, sums: bool, groups: bool) -> None:
         """Compile for the first device choice: the members meet when a phase names it (see `Collectives.prepare`)."""

@@ -66,8 +66,8 @@ class SharedMemoryCollectives:
 
     def __init__(self, joined: Joined, slots: tuple[int, ...], worker: int, programs: Programs) -> None:
         self.joined, self.slots, self.own = joined, slots, slots.index(worker)
-        self._state = programs.state
-        self.flats = FlatParts(programs.state)
+        self._state = programs.moving(programs.state)
+        self.flats = FlatParts(self._state)
         self.notes = Area.after_words(joined.file, len(slots), NOTE_BYTES)
         self._end = self.notes.end
         self.contributions = self._kind(FlatContributions(programs.contribution_layout))
