@@ -89,8 +89,8 @@ def hurt(workdir: Path, options: argparse.Namespace) -> list[Fault]:
         for index in range(options.faults):
             number = signal.SIGSTOP if options.stop and index % 2 else signal.SIGKILL
             worker = index % options.workers
-            event = newest(workdir, worker)
-            zero = event["wall"] - event["t"]
+            event, started = newest(workdir, worker), read_events(workdir, "training_started")[0]
+            zero = started["wall"] - started["t"]
             at = SYSTEM_CLOCK.wall() - zero
             os.kill(event["pid"], number)
             until(lambda w=worker, e=event: newest(workdir, w)["pid"] != e["pid"], f"worker {worker}", job)

@@ -289,7 +289,7 @@ def measure(cell: Cell) -> CellResult:
             train(workdir, *(f"--set={override}" for override in cell.overrides), config=CONFIG)
         busy = load()
         began, ended, _ = steady_part(workdir)
-        started = read_events(workdir, "run_started")[0]
+        started = read_events(workdir, "training_started")[0]
         wall = started["wall"] - started["t"]
         steady_walls = wall + began, wall + ended
         real = replace(

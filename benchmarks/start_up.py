@@ -42,11 +42,11 @@ def measure(*flags: str) -> StartUp:
         began = SYSTEM_CLOCK.wall()
         train(workdir, *flags)
         done = SYSTEM_CLOCK.wall() - began
-        entered = next(iter(read_events(workdir, "phase_entered")))
+        (entered, *_), (started, *_) = (read_events(workdir, kind) for kind in ("phase_entered", "training_started"))
         spans = json.loads((workdir / TIMELINE_FILE).read_bytes())["traceEvents"]
     updates = [span for span in spans if span["ph"] == "X" and (span["name"], span["cat"]) in UPDATES]
     first = min(span["ts"] + span["dur"] for span in updates) / 1e6  # seconds of the run, as `t` of the events
-    return StartUp(entered["wall"] - began, entered["wall"] - entered["t"] + first - began, done)
+    return StartUp(entered["wall"] - began, started["wall"] - started["t"] + first - began, done)
 
 
 def main() -> None:

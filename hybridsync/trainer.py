@@ -232,6 +232,7 @@ class Trainer:
 
     def _fit(self) -> FitResult:
         run, clock = self._run, SYSTEM_CLOCK
+        began = clock.monotonic()
         try:
             opening = open_run(run, resume=self._resume, init_from=self._init_from, convert_units=self._convert_units)
         except AlreadyCompleted as done:
@@ -243,12 +244,13 @@ class Trainer:
                 opened.callback(opening.lock.release)
             progress = open_progress(run.config.workload, sys.stderr, clock) if self._progress else None
             if run.workdir is None:
-                recorder = Recorder.null(clock, progress)
+                recorder = Recorder.null(clock, progress, began)
             else:
                 recorder = Recorder.open(
                     *(run.workdir, clock),
                     timeline=run.config.telemetry.timeline,
                     progress=progress,
+                    opened=began,
                     fence=opening.fence,
                 )
             opened.callback(recorder.close)

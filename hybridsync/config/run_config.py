@@ -139,7 +139,8 @@ class TelemetryConfig:
         log_secs: seconds between lines of metrics.jsonl.
         apply_log: record every update, for `hybridsync replay`.
         timeline: write timeline.json.
-        evaluate_units: units between evaluations; 0 evaluates at phase ends and the end only.
+        evaluate_units: units between evaluations; 0 evaluates at phase ends and the end only. One is made at a time:
+            places that pass meanwhile have none, and the event `evaluation_skipped` says so.
 
     Raises:
         ConfigError: a value is out of range.

@@ -155,7 +155,7 @@ class StatusReply:
       ordered: protocol that a user has ordered and that is not entered yet; "" for none.
       is_stopping: whether the run was asked to save and stop.
       workload, issued, applied, dropped, outstanding, rolled_back: units, as in summary.json.
-      seconds: duration of the run in seconds, from its first start, pauses between its sessions left out.
+      seconds: duration of the run in seconds, from its first unit leased, pauses between its sessions left out.
       num_switches: number of switches with a known cost.
       stall_secs: total cost of these switches in seconds.
       restarts: processes that took another's place, of all roles.

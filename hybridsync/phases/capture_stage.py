@@ -89,6 +89,8 @@ class CaptureStage:
         self._reporter.ended(snapshot)
         is_last = snapshot.held.units >= self._workload
         self._state.evaluates = is_last or not self._control.preempted
+        if self._state.evaluates:
+            self._saving.evaluates(snapshot.held.units)
         self._saving.training.clear()
         self._timer.record("capture", started)
         return state_machine.Captured(last=is_last)

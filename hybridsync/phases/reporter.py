@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import jax.numpy as jnp
@@ -22,9 +23,10 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Span
 from hybridsync.phases.checkpointing import Commit
 from hybridsync.policies.straggler_detector import Decision
-from hybridsync.telemetry.events import read_events
+from hybridsync.telemetry.events import read_events, started_at
 from hybridsync.telemetry.host_units import HostWorker, nested
 from hybridsync.telemetry.metrics import Metrics, Staleness
+from hybridsync.telemetry.older_times import TRAINING_STARTED
 from hybridsync.telemetry.process_registry import Roster
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary, Units, write_summary
@@ -32,6 +34,23 @@ from hybridsync.telemetry.switch_costs import StageTimes, Switches
 from hybridsync.training.run import Run
 
 Hook = Callable[[Metrics], None]
+
+
+@dataclass
+class Interval:
+    """What a line of metrics tells of: from when and from how many units on, and what was reported since."""
+
+    since: float
+    units: int
+    loss_sum: float = 0.0
+    num_losses: int = 0
+    staleness: Staleness = field(default_factory=Staleness)
+
+    def add(self, reports: Interval | ReportBuffer) -> None:
+        """Take what was reported later."""
+        self.loss_sum += reports.loss_sum
+        self.num_losses += reports.num_losses
+        self.staleness.add(reports.staleness)
 
 
 class Reporter:
@@ -42,10 +61,8 @@ class Reporter:
       chief: the chief, which collects the roles' reports.
       recorder: events, metrics, timeline, progress.
       clock: clock for intervals.
-      seconds: seconds of the run's earlier sessions, from the first unit leased.
       hooks: (function, every so many units): called with the newest metrics.
       switches: switch events of earlier sessions.
-      told_until: the run's time up to which `seconds` counts.
     """
 
     def __init__(
@@ -55,20 +72,22 @@ class Reporter:
         recorder: Recorder,
         clock: Clock,
         *,
-        seconds: float,
         hooks: list[tuple[Hook, int]],
         switches: list[dict[str, Any]],
-        told_until: float = 0.0,
     ) -> None:
         self._run, self._chief, self._recorder, self._clock = run, chief, recorder, clock
-        self._seconds, self._hooks = seconds, hooks
-        self._told_until, self._under_way = told_until, False
+        self._hooks = hooks
+        told = read_events(run.workdir) if run.workdir else []
+        self._since = started_at(told)
+        started = [event for event in told if event["kind"] == TRAINING_STARTED and event["t"] >= self._since]
+        self._start_up_secs = math.fsum(event["start_up_secs"] or 0.0 for event in started)
         self._switches = Switches(self.event, switches)
         self._next_log = clock.monotonic() + run.config.telemetry.log_secs
-        self._last = (clock.monotonic(), chief.num_applied)
-        self._loss: tuple[float, int] = (0.0, 0)
+        self._interval = Interval(clock.monotonic(), chief.num_applied)
+        self._before: Interval | None = None
+        self._over_since, self._shown = 0.0, 0
         self._news: tuple[float, int] = (0.0, 0)
-        self._interval, self._whole = Staleness(), Staleness()
+        self._whole = Staleness()
         self._compile_secs = 0.0
         self._compute_secs: Counter[int] = Counter()
         self._wait_secs: Counter[int] = Counter()
@@ -76,23 +95,38 @@ class Reporter:
         self._received_bytes: Counter[int] = Counter()
         self._applied_by: Counter[HostWorker] = Counter()
         self._phase: Phase | None = None
-        self._over = False
-        self._roster = Roster(read_events(run.workdir) if run.workdir else [])
+        self._roster = Roster(told)
         self._due = [(chief.num_applied // every + 1) * every for _, every in hooks]
         self._final: dict[str, Any] = {}
         self._stragglers: set[int] = set()
-        self._orders_told = _newest_order(read_events(run.workdir) if run.workdir else [])
+        self._orders_told = _newest_order(told)
 
     # --- what the controller reports ---
 
     def event(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Write one event, of the current phase if `fields` name none."""
+        self._look_for_start()
         phase_number = self._phase.id.number if self._phase else 0
         if kind == "straggler_flagged":
             self._stragglers.add(fields["worker"])
         elif kind in ("straggler_cleared", "worker_left"):
             self._stragglers.discard(fields.get("worker", -1))
         return self._recorder.events.write(kind, **{"phase": phase_number, **fields})
+
+    def _look_for_start(self) -> None:
+        """Let the run's time go on from this session's first unit, once that is leased."""
+        elapsed = self._recorder.events.elapsed
+        leased = 0.0 if elapsed.runs else self._chief.first_leased
+        if not leased:
+            return
+        secs = elapsed.start_up_secs(leased)
+        wall = self._clock.wall() - (self._clock.monotonic() - leased)
+        phase_number = self._phase.id.number if self._phase else 0
+        self._recorder.events.write(TRAINING_STARTED, phase=phase_number, wall=wall, start_up_secs=secs)
+        elapsed.begin(leased)
+        self._start_up_secs += secs
+        self._interval.since = leased
+        self._next_log = leased + self._run.config.telemetry.log_secs
 
     def show_line(self, text: str) -> None:
         """Show one line that stays."""
@@ -107,7 +141,7 @@ class Reporter:
           why: the one before it could not go on; "" where it ended.
           stage: stage of the plan, counted from 1, that the phase is for; 0 if unknown.
         """
-        self._phase, self._over = phase, False
+        self._phase, self._over_since = phase, 0.0
         protocol = phase.protocol
         per_update = sum(phase.shares) or protocol.units_per_update(len(phase.members))
         self.event(
@@ -131,7 +165,6 @@ class Reporter:
 
     def continues(self, phase: Phase) -> None:
         """Go on with a phase that an earlier chief announced, and write what that one had no time to."""
-        self._under_way = True
         workdir = self._run.workdir
         if workdir is None:  # no chief is restarted there
             self._phase = phase
@@ -166,17 +199,19 @@ class Reporter:
         """Write that the current phase is over; its snapshot knows the first update even of the shortest phase."""
         self._settle_switches(snapshot.first_applied)
         self._compile_secs = 0.0
-        self._over = True
+        self._over_since = self._clock.monotonic()
         self.event("phase_ended", units=snapshot.held.units, fingerprint=snapshot.held.fingerprint)
 
     def broke(self, snapshot: Snapshot, why: str, rolled_back: int) -> None:
         """Write that the current phase broke, and that the run goes on from `snapshot`."""
         self._compile_secs = 0.0
-        if self._phase is not None and not self._over:
+        if self._phase is not None and not self._over_since:
             self.event("phase_ended", units=snapshot.held.units, fingerprint=snapshot.held.fingerprint, why=why)
         if rolled_back:
-            then, before = self._last
-            self._last = then, before - rolled_back  # they are applied again: both times count for the interval's rate
+            # They are applied again: both times count for the interval's rate.
+            for interval in (self._interval, self._before):
+                if interval is not None:
+                    interval.units -= rolled_back
             self.event("rollback", to_units=snapshot.held.units, rolled_back=rolled_back)
             self.show_line(f"{rolled_back:,} units after the last commit were lost and are done again")
 
@@ -228,6 +263,11 @@ class Reporter:
             f"{role} {role_id} has been {what} for long; it is ended after {limit_secs:.3g} s ({setting}) "
             "if others wait for it"
         )
+
+    def skipped(self, first: int, last: int, places: int, units: int) -> None:
+        """Write that `places` places from `first` to `last` had no evaluation: the next is of the state at `units`."""
+        why = "a save or an evaluation was under way, or the phase was about to end"
+        self.event("evaluation_skipped", first=first, last=last, places=places, units=units, why=why)
 
     def span(self, name: str, started: float, ended: float) -> None:
         """Put a stretch of the chief's time on the timeline."""
@@ -289,6 +329,7 @@ class Reporter:
     def tick(self) -> None:
         """Take what roles reported; write what is due."""
         reports = self._chief.take_reports()
+        self._look_for_start()  # before spans, which may be of the first unit
         self._came_and_went(reports)
         for role, role_id, spans, offset in reports.spans:
             self._recorder.timeline.add(role, role_id, spans, offset)
@@ -305,9 +346,8 @@ class Reporter:
         for why in reports.stops:
             self.event("stop_ordered", why=why)
             self.show_line(f"the run was told to save and stop{f': {why}' if why else ''}")
-        self._loss = self._loss[0] + reports.loss_sum, self._loss[1] + reports.num_losses
         self._news = self._news[0] + reports.loss_sum, self._news[1] + reports.num_losses
-        self._interval.add(reports.staleness)
+        self._interval.add(reports)
         self._whole.add(reports.staleness)
         self._compile_secs += reports.compile_secs
         self._compute_secs.update(reports.compute_secs)
@@ -316,46 +356,63 @@ class Reporter:
         self._received_bytes.update(reports.received_bytes)
         self._applied_by.update(reports.applied_by)
         self._settle_switches()
-        now = self._clock.monotonic()
-        units = self._chief.num_applied
-        due = any(units >= at for at in self._due)
-        if self._phase is not None and (now >= self._next_log or due):
+        if self._phase is None or not self._recorder.events.elapsed.runs:
+            return
+        now, units = self._clock.monotonic(), self._chief.num_applied
+        if self._over_since:  # nothing is applied between two phases; behind the last one the state is saved
+            if units > self._shown and units >= self._run.config.workload:
+                self._show(self._metrics(self._joined(), self._over_since))
+        elif now >= self._next_log or any(units >= at for at in self._due):
             self._next_log = now + self._run.config.telemetry.log_secs
-            self._write_metrics(now, units)
+            metrics = self._metrics(self._interval, now)
+            self._before, self._interval = self._interval, Interval(now, metrics.units)
+            self._write_metrics(metrics, now)
 
-    def _write_metrics(self, now: float, units: int) -> None:
+    def _joined(self) -> Interval:
+        """Return this interval and the one before: the rest at the end is too short for rates and means."""
+        if self._before is None:
+            return self._interval
+        both = Interval(self._before.since, self._before.units)
+        both.add(self._before)
+        both.add(self._interval)
+        return both
+
+    def _metrics(self, told: Interval, until: float) -> Metrics:
         assert self._phase is not None
-        then, before = self._last
-        self._last = now, units
-        unit_size = self._run.config.unit_size
-        loss_sum, num_losses = self._loss
-        self._loss = (0.0, 0)
-        metrics = Metrics(
+        units, unit_size = self._chief.num_applied, self._run.config.unit_size
+        secs = max(until - told.since, 1e-9)
+        return Metrics(
             units=units,
             examples=units * unit_size,
             phase=self._phase.id.number,
             protocol=self._phase.spec,
-            loss=loss_sum / num_losses if num_losses else None,
+            loss=told.loss_sum / told.num_losses if told.num_losses else None,
             learning_rate=self._learning_rate(units),
-            examples_per_sec=(units - before) * unit_size / max(now - then, 1e-9),
-            staleness=self._interval.summary(),
+            examples_per_sec=(units - told.units) * unit_size / secs,
+            staleness=told.staleness.summary(),
             workers={worker: rate * unit_size for worker, rate in self._chief.worker_rates().items()},
             compute_secs=dict(self._compute_secs),
             wait_secs=dict(self._wait_secs),
             sent_bytes=dict(self._sent_bytes),
             received_bytes=dict(self._received_bytes),
             applied_by=nested(self._applied_by),
+            secs=round(secs, 6),
         )
-        self._interval.clear()
+
+    def _show(self, metrics: Metrics) -> None:
+        self._shown = metrics.units
+        self._recorder.progress.update(metrics, sorted(self._stragglers))
+
+    def _write_metrics(self, metrics: Metrics, at: float) -> None:
         sums = (self._compute_secs, self._wait_secs, self._sent_bytes, self._received_bytes, self._applied_by)
         for each in sums:
             each.clear()
-        self._recorder.metrics.write(metrics)
-        self._recorder.progress.update(metrics, sorted(self._stragglers))
+        self._recorder.metrics.write(metrics, at)
+        self._show(metrics)
         self._recorder.board.metrics(metrics)
         for index, (hook, every) in enumerate(self._hooks):
-            if units >= self._due[index]:
-                self._due[index] = (units // every + 1) * every
+            if metrics.units >= self._due[index]:
+                self._due[index] = (metrics.units // every + 1) * every
                 hook(metrics)
 
     def _settle_switches(self, first_applied: float = 0.0) -> None:
@@ -371,10 +428,8 @@ class Reporter:
 
     def seconds(self) -> float:
         """Seconds since the first unit was leased, earlier sessions and a chief's absence from a phase included."""
-        if self._under_way:
-            return self._seconds + self._recorder.events.elapsed() - self._told_until
-        first = self._chief.first_leased
-        return self._seconds + (self._clock.monotonic() - first if first else 0.0)
+        self._look_for_start()
+        return self._recorder.events.elapsed() - self._since
 
     def finish(self, how: Any, error: str | None) -> Summary:
         """Write the last metrics and the summary, and return it.
@@ -388,9 +443,10 @@ class Reporter:
             self._recorder.fence()
         self._hooks = [] if how == "failed" else self._hooks
         self.tick()
-        news = self._chief.num_applied > self._last[1] or self._loss[1] or self._applied_by
+        news = self._chief.num_applied > self._interval.units or self._interval.num_losses or self._applied_by
         if self._phase is not None and news:
-            self._write_metrics(self._clock.monotonic(), self._chief.num_applied)
+            until = self._over_since or self._clock.monotonic()
+            self._write_metrics(self._metrics(self._joined(), until), until)
         counts = self._chief.counts()
         summary = Summary(
             exit=how,
@@ -403,6 +459,7 @@ class Reporter:
             staleness=self._whole.summary(),
             error=error,
             units_by_host=self._recorder.figures.read().hosts_of(counts.applied),
+            start_up_secs=self._start_up_secs,
             quarantined_workers={str(worker): why for worker, why in sorted(self._chief.members.quarantined.items())},
         )
         self.event("run_finished", exit=how, units=counts.applied, error=error)

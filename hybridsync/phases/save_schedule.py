@@ -66,7 +66,8 @@ class SaveSchedule:
         self._commit: Future[Commit] | None = None
         self._evaluations: deque[tuple[int, Future]] = deque()
         self._next_save = self._save_secs = self._retry_secs = self._awaited_secs = 0.0
-        self._next_evaluation = run.config.telemetry.evaluate_units or None
+        every = run.config.telemetry.evaluate_units
+        self._next_evaluation = (control.num_applied // every + 1) * every if every else math.inf
         self._of_run = {"config": to_json(run.config), "source": run.describe_source()}
 
     @property
@@ -171,10 +172,20 @@ class SaveSchedule:
 
     def take_evaluation(self) -> bool:
         """Return whether the state to be saved now is to be evaluated as well, and plan the next one."""
-        due, every = self._evaluation_is_due(), self._run.config.telemetry.evaluate_units
+        due = self._evaluation_is_due()
         if due:
-            self._next_evaluation = (self._control.num_applied // every + 1) * every
+            self.evaluates(self._control.num_applied)
         return due
+
+    def evaluates(self, units: int) -> None:
+        """Plan the next evaluation after one at `units`, and tell of the places that it came too late for."""
+        if units < self._next_evaluation:
+            return
+        every = self._run.config.telemetry.evaluate_units
+        first, newest = int(self._next_evaluation), units // every * every
+        self._next_evaluation = newest + every
+        if first < newest:
+            self._reporter.skipped(first, newest - every, (newest - first) // every, units)
 
     def collect(self, *, all_of_them: bool = False) -> None:
         """Tell of the evaluations that have ended, or wait for all of them.
@@ -200,4 +211,4 @@ class SaveSchedule:
         return secs
 
     def _evaluation_is_due(self) -> bool:
-        return self._next_evaluation is not None and self._control.num_applied >= self._next_evaluation
+        return self._control.num_applied >= self._next_evaluation

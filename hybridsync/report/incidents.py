@@ -13,9 +13,11 @@ QUIET = frozenset(
         "run_started",
         "role_started",
         "phase_entered",
+        "training_started",
         "phase_ended",
         "switch",
         "evaluation",
+        "evaluation_skipped",
         "checkpoint",
         "run_finished",
     }

@@ -10,6 +10,7 @@ from hybridsync.interfaces.reports import BESIDE
 from hybridsync.report.hosts import HostRow, hosts
 from hybridsync.report.incidents import Incident, incidents
 from hybridsync.report.scales import Point
+from hybridsync.telemetry.older_times import TRAINING_STARTED
 
 STAGES = ("drain", "capture", "reserve", "enter")
 """A switch's stages that have a length of their own; `rest` is what of the stall they do not explain."""
@@ -115,6 +116,8 @@ class RunModel:
         exit: "completed", "preempted", "failed" or "unfinished".
         error: reason of a failure; None if the run did not fail.
         secs: the run's last moment on its own time axis.
+        start_up_secs: seconds that the run's sessions took until their first units, which are not on that axis; None if
+            none leased a unit.
         phases: phases in order.
         present: stretches in which each worker was present.
         slow: stretches in which a worker was marked as a straggler.
@@ -129,6 +132,7 @@ class RunModel:
     exit: str
     error: str | None
     secs: float
+    start_up_secs: float | None
     phases: tuple[PhaseBar, ...]
     present: tuple[Stretch, ...]
     slow: tuple[Stretch, ...]
@@ -151,8 +155,16 @@ class RunModel:
 
     def line(self, x: str, value: Callable[[Mapping[str, Any]], float | None]) -> list[Point]:
         """Return a figure of the metrics over `x` ("t" or "examples"), where there is one."""
-        points = [(line[x], value(line)) for line in self.record.metrics]
+        points = [(line[x], value(line)) for line in _whole(self.record.metrics)]
         return [(at, figure) for at, figure in points if figure is not None]
+
+
+def _whole(metrics: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the lines of whole intervals: earlier versions wrote the short rest at a run's end as one of its own."""
+    times = [line["t"] for line in metrics[-3:]]
+    if len(times) < 3 or "secs" in metrics[-1] or times[2] - times[1] >= (times[1] - times[0]) / 2:
+        return metrics
+    return metrics[:-1]
 
 
 def model(record: Record) -> RunModel:
@@ -160,12 +172,14 @@ def model(record: Record) -> RunModel:
     events = record.events
     secs = max([0.0, *(event["t"] for event in events[-1:]), *(line["t"] for line in record.metrics[-1:])])
     phases = _phases(record, secs)
+    started = [event["start_up_secs"] or 0.0 for event in events if event["kind"] == TRAINING_STARTED]
     how, error = _ended(record)
     return RunModel(
         record=record,
         exit=how,
         error=error,
         secs=secs,
+        start_up_secs=sum(started) if started else None,
         phases=phases,
         present=_stretches(events, "worker_joined", "worker_left", secs),
         slow=_stretches(events, "straggler_flagged", "straggler_cleared", secs),
@@ -224,7 +238,8 @@ def _phases(record: Record, secs: float) -> tuple[PhaseBar, ...]:
             )
         entered = None
 
-    lines = sorted([*record.events, *record.metrics], key=lambda line: line["t"])
+    # Where both stand at the same second, the metrics are of the session before: the time stands still at a start.
+    lines = sorted([*record.metrics, *record.events], key=lambda line: line["t"])
     for line in lines:
         kind = line.get("kind")
         if kind == "phase_entered":

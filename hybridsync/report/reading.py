@@ -10,11 +10,12 @@ from hybridsync.core.errors import WorkdirError
 from hybridsync.report.model import Record
 from hybridsync.report.stalls import switch_stalls
 from hybridsync.storage.jsonl import read_lines
-from hybridsync.telemetry.events import EVENTS_FILE, FIELDS, read_events, unsound
+from hybridsync.telemetry.events import EVENTS_FILE, FIELDS, unsound
 from hybridsync.telemetry.kinds import KINDS, is_number, shown, wrong
 from hybridsync.telemetry.metrics import FIELDS as METRICS_FIELDS
-from hybridsync.telemetry.metrics import METRICS_FILE
+from hybridsync.telemetry.metrics import METRICS_FILE, moved
 from hybridsync.telemetry.metrics import MORE as METRICS_MORE
+from hybridsync.telemetry.older_times import training_times
 from hybridsync.telemetry.summary import CONFIG_FILE, SUMMARY_FILE, read_config, read_summary
 from hybridsync.telemetry.timeline import FIELDS as TIMELINE_FIELDS
 from hybridsync.telemetry.timeline import TIMELINE_FILE
@@ -92,7 +93,7 @@ def read_run(workdir: Path, name: str) -> Record:
                 f"{workdir} holds no run: neither {CONFIG_FILE} nor {EVENTS_FILE}; name a run's --workdir"
                 f"{_below(workdir)}"
             )
-        events = read_events(workdir)
+        events = read_lines(workdir / EVENTS_FILE)
         metrics = read_lines(workdir / METRICS_FILE)
         trace = _read_trace(workdir / TIMELINE_FILE)
         simulation = _read_object(workdir / SIMULATION_FILE)
@@ -108,6 +109,8 @@ def read_run(workdir: Path, name: str) -> Record:
         _check(workdir / EVENTS_FILE, event, ("t", "kind", "phase", *FIELDS.get(event.get("kind", ""), ())))
     for line in metrics:
         _check(workdir / METRICS_FILE, line, tuple(METRICS_FIELDS))
+    events, late = training_times(events)
+    metrics = moved(metrics, late)
     if summary is None and all(event["kind"] in BEFORE_WORK for event in events):
         raise WorkdirError(f"the run in {workdir} has nothing to show yet: no phase was entered; come back when one is")
     try:

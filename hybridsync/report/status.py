@@ -15,9 +15,8 @@ from hybridsync.core.counted import counted
 from hybridsync.core.errors import WorkdirError
 from hybridsync.interfaces.commands import Evaluation, Figure, HostUnits, MemberStatus, StatusReply
 from hybridsync.report.scales import duration
-from hybridsync.storage.jsonl import read_lines
 from hybridsync.telemetry.events import EVENTS_FILE, read_events
-from hybridsync.telemetry.metrics import METRICS_FILE
+from hybridsync.telemetry.metrics import read_metrics
 from hybridsync.telemetry.run_figures import Newest, RunFigures, follow
 from hybridsync.telemetry.summary import CONFIG_FILE, read_config, read_summary
 
@@ -54,7 +53,7 @@ def written_status(workdir: Path, since: float | None = None) -> RunStatus:
     """
     try:
         config, summary = read_config(workdir), read_summary(workdir)
-        events, lines = read_events(workdir), read_lines(workdir / METRICS_FILE)
+        events, lines = read_events(workdir), read_metrics(workdir)
     except OSError as error:
         raise WorkdirError(f"cannot read {error.filename}: {error.strerror}; give yourself access to it") from None
     if config is None or not events:

@@ -74,6 +74,8 @@ def _facts(run: RunModel) -> dict[str, str]:
     found["examples"] = f"{summary.get('examples', last.get('examples', 0)):,}"
     secs = summary.get("seconds", run.secs)
     found["time"] = duration(secs) + (" from the first unit leased" if summary else " so far")
+    if run.start_up_secs is not None:
+        found["start-up"] = f"{duration(run.start_up_secs)} before it"
     figures = {key: value for key, value in (summary.get("final") or {}).items() if isinstance(value, int | float)}
     found |= {f"final {key}": number(value) for key, value in figures.items()}
     found["plan"] = escape(str(summary.get("plan") or config.get("plan", "-")))
@@ -90,6 +92,9 @@ def _facts(run: RunModel) -> dict[str, str]:
     elif record.events:
         started = datetime.fromtimestamp(record.events[0]["wall"], UTC)
         found["started"] = f"{started:%Y-%m-%d %H:%M:%S} UTC"
+    skipped = sum(event["places"] for event in record.events if event["kind"] == "evaluation_skipped")
+    if skipped:
+        found["evaluations"] = f"{len(run.evaluations)}; {counted(skipped, 'place')} passed meanwhile without one"
     saved = [event for event in record.events if event["kind"] == "checkpoint"]
     if saved:
         found["checkpoints"] = f"{len(saved)}, the newest at unit {saved[-1]['units']:,}"

@@ -59,6 +59,7 @@ def run_chief(
     screen: TextIO = sys.stderr,
     lock: HeldLock | None = None,
     sums_refused: str = "",
+    opened: float | None = None,
 ) -> int:
     """Open the run, serve its roles, take it to its end, and return the exit code.
 
@@ -82,6 +83,7 @@ def run_chief(
       screen: stream on which progress is shown.
       lock: lock of the workdir, which the supervisor has taken; None where it has not.
       sums_refused: reason why workers may not sum among themselves; "" where they may.
+      opened: monotonic seconds at which the command began; None for now.
 
     Raises:
       HybridSyncError: refused input, or the run could not go on.
@@ -109,6 +111,7 @@ def run_chief(
         timeline=run.config.telemetry.timeline,
         progress=open_progress(run.config.workload, screen, clock),
         restarted=restarted,
+        opened=opened,
         fence=opening.fence,
     )
     try:

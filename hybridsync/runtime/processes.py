@@ -409,6 +409,7 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
             keys=keys,
             user_keys=user_keys,
             restarted=spec.restart_count > 0,
+            opened=spec.opened or None,
             coordinator=spec.coordinator,
             sums_refused=spec.sums_refused,
             collective=spec.collective,

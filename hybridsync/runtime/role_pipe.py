@@ -84,6 +84,7 @@ class RoleSpec:
       compilation_cache: folder of compiled programs; "" for what JAX itself keeps.
       sums_refused: reason why workers may not sum among themselves, for the chief; "" where they may.
       lock_nonce: nonce of the workdir's lock, of which the chief has the descriptor; "" if the workdir is not locked.
+      opened: monotonic seconds of the supervisor's host at which the command began.
     """
 
     role: str
@@ -104,6 +105,7 @@ class RoleSpec:
     compilation_cache: str = ""
     sums_refused: str = ""
     lock_nonce: str = ""
+    opened: float = 0.0
 
     @classmethod
     def of_json(cls, told: dict[str, Any]) -> RoleSpec:

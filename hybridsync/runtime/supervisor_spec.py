@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.runtime.run_keys import RunKeys
 from hybridsync.runtime.wiring.collectives import AUTO, collectives_of
@@ -48,6 +49,7 @@ class SupervisorSpec:
       needs_process_group: whether workers find a process group when they start, or only once a phase needs it.
       sums_refused: reason why workers may not sum between the run's hosts, for the chief; "" where they may.
       lock_nonce: nonce of the workdir's lock, for the chief; "" if the workdir is not locked.
+      opened: monotonic seconds at which the command began.
       lock_lost: returns why the workdir is another run's by now, "" while it is not; asks no disk.
     """
 
@@ -80,6 +82,7 @@ class SupervisorSpec:
     needs_process_group: bool = True
     sums_refused: str = ""
     lock_nonce: str = ""
+    opened: float = field(default_factory=SYSTEM_CLOCK.monotonic)
     lock_lost: Callable[[], str] = lambda: ""
 
     def role_spec(
@@ -109,4 +112,5 @@ class SupervisorSpec:
             keys=self.keys.of(role, role_id),
             sums_refused=self.sums_refused if role == "chief" else "",
             lock_nonce=self.lock_nonce if role == "chief" else "",
+            opened=self.opened,
         )

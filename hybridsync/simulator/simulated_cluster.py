@@ -169,9 +169,7 @@ class SimulatedCluster:
         self.clock.on_notify(self.chief_front.wake)
         self.committed_source = SimulatedCommittedState(snapshot, state)
         self.disk = Disk(self, self.committed_source, self.scenario.save_fails, workdir)
-        self.reporter = KillableReporter(
-            run, self.chief.control, self._recorder, self.clock, seconds=0.0, hooks=[], switches=[]
-        )
+        self.reporter = KillableReporter(run, self.chief.control, self._recorder, self.clock, hooks=[], switches=[])
         self.controller = assemble(
             run,
             self.chief.control,

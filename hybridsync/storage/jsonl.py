@@ -101,8 +101,6 @@ class LineFile:
         whole = _whole(content)
         if whole < len(content):
             os.ftruncate(self._descriptor, whole)
-        begin = content.rfind(b"\n", 0, max(whole - 1, 0)) + 1
-        self.last: dict[str, Any] | None = json.loads(content[begin:whole]) if whole else None
 
     def append(self, value: Mapping[str, Any]) -> None:
         """Append one line, behind those that wait.

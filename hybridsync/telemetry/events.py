@@ -1,18 +1,19 @@
 """events.jsonl: what happened to the run, one JSON object a line.
 
-Every line holds `t` (seconds since the run's first start), `wall` (unix time), `kind`, `phase` (the number)
-and the kind's own fields; a writer may add fields, never leave one out.
+Every line holds `t` (seconds for which the run has trained, see `Elapsed`), `wall` (unix time), `kind`, `phase` (the
+number) and the kind's own fields; a writer may add fields, never leave one out.
 """
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from hybridsync.core.clock import Clock
 from hybridsync.storage.jsonl import LineFile, plain, read_lines
 from hybridsync.telemetry.kinds import NUMBER, wrong
+from hybridsync.telemetry.older_times import TRAINING_STARTED, session_of, training_times
 
 EVENTS_FILE = "events.jsonl"
 
@@ -27,6 +28,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "protocol": "a text", "members": "counts", "reason": "a text", "units": "a count",
         "learning_rate": NUMBER, "units_per_update": "a count",
     },
+    "training_started": {"start_up_secs": NUMBER},
     "phase_ended": {},
     "switch": {
         "from": "a text", "to": "a text", "reason": "a text", "units": "a count", "fingerprint": "a text",
@@ -51,6 +53,9 @@ FIELDS: dict[str, dict[str, str]] = {
     },
     "rollback": {"to_units": "a count", "rolled_back": "a count"},
     "evaluation": {"examples": "a count", "accuracy": NUMBER, "loss": NUMBER},
+    "evaluation_skipped": {
+        "first": "a count", "last": "a count", "places": "a count", "units": "a count", "why": "a text",
+    },
     "checkpoint": {"units": "a count", "bytes": "a count", "secs": NUMBER},
     "save_failed": {"units": "a count", "error": "a text"},
     "unit_quarantined": {"unit": "a count", "workers": "counts", "reason": "a text"},
@@ -60,6 +65,10 @@ FIELDS: dict[str, dict[str, str]] = {
 """The fields that a line of each kind holds besides COMMON, and their kinds.
 
 A line that breaks this is not written, and a reader leaves it out.
+
+`training_started` says that a session's first unit was leased: `t` stands still before it, and `wall` is that moment's.
+`evaluation_skipped`: of the places that `telemetry.evaluate_units` asks for, those from `first` to `last` had no
+evaluation of their own; the next one is of the state at `units`.
 `run_started` adds, among others, `quarantined`: the damaged checkpoints that were set aside before it, newest first,
 each as [number, reason]. The number is the commit's running number, which names its folder in `checkpoints/`, and is
 no count of units.
@@ -91,27 +100,61 @@ def unsound(event: Mapping[str, Any]) -> list[str]:
 
 
 class Elapsed:
-    """The run's own time: seconds since its first start, which go on where an earlier session ended.
+    """The run's time: seconds for which it has trained, from its first unit leased, without pauses between sessions.
+
+    It stands still from a session's start until the session's first unit is leased.
 
     Args:
         clock: time source.
-        offset: seconds that earlier sessions of the run took.
+        t: the run's time after its earlier sessions.
+        opened: monotonic seconds at which this session's start-up began; None for now.
+        first_wall: unix time at which `t` was 0; None while no unit was leased.
     """
 
-    def __init__(self, clock: Clock, offset: float = 0.0) -> None:
-        self._clock = clock
-        self._zero = clock.monotonic() - offset
+    def __init__(
+        self, clock: Clock, t: float = 0.0, opened: float | None = None, first_wall: float | None = None
+    ) -> None:
+        self._clock, self._least, self._first_wall = clock, t, first_wall
+        self._opened = clock.monotonic() if opened is None else opened
+        self._zero: float | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether this session has leased a unit."""
+        return self._zero is not None
 
     def __call__(self) -> float:
-        return self._clock.monotonic() - self._zero
+        return self._least if self._zero is None else self._clock.monotonic() - self._zero
+
+    def wall(self) -> float:
+        """Return unix time, as if the run had trained without pauses from its first unit."""
+        return self._clock.wall() if self._first_wall is None else self._first_wall + self()
+
+    def start_up_secs(self, leased: float) -> float:
+        """Return how long this session took until its first unit, which was leased at `leased` of the clock."""
+        return leased - self._opened
+
+    def begin(self, leased: float) -> None:
+        """Run from where this session's first unit was leased, by this host's monotonic clock."""
+        self._zero = leased - self._least
+        if self._first_wall is None:
+            self._first_wall = self._clock.wall() - self()
+
+    def go_on(self, t: float, begun: float) -> None:
+        """Run on from `t`, in a session whose first unit was leased at `begun`: only its chief was away."""
+        self._zero, self._least = self._clock.monotonic() - t, begun
 
     def not_before(self, t: float) -> None:
         """Go on from `t` where that is later: another file of an earlier session ended there."""
-        self._zero -= max(t - self(), 0.0)
+        later = max(t - self(), 0.0)
+        if self._zero is None:
+            self._least += later
+        else:
+            self._zero -= later
 
     def at(self, monotonic: float) -> float:
-        """Return the run's time at a reading of this host's monotonic clock."""
-        return monotonic - self._zero
+        """Return the run's time at a reading of this host's monotonic clock; never before this session's first unit."""
+        return self._least if self._zero is None else max(monotonic - self._zero, self._least)
 
 
 class Events(Protocol):
@@ -143,20 +186,32 @@ class EventLog:
     Args:
         workdir: existing directory.
         clock: time source.
-        restarted: whether the run continued since the last line, without a process to write: that time counts.
-            Otherwise it stood still, and `t` continues without a gap.
+        restarted: whether the run continued since the last line, without a process to write: that time counts, once
+            the session has leased a unit. Otherwise it stood still, and `t` continues without a gap.
+        opened: see `Elapsed`.
 
     Raises:
         OSError: the disk refuses.
     """
 
-    def __init__(self, workdir: str | os.PathLike[str], clock: Clock, *, restarted: bool = False) -> None:
+    def __init__(
+        self,
+        workdir: str | os.PathLike[str],
+        clock: Clock,
+        *,
+        restarted: bool = False,
+        opened: float | None = None,
+    ) -> None:
         self._lock = threading.Lock()
         self._clock = clock
         self._file = LineFile(Path(workdir) / EVENTS_FILE)
-        last = self._file.last
-        outage = max(clock.wall() - last["wall"], 0.0) if last and restarted else 0.0
-        self.elapsed = Elapsed(clock, last["t"] + outage if last else 0.0)
+        events = read_events(workdir)
+        first = next((event for event in events if event["kind"] == TRAINING_STARTED), None)
+        last_t = events[-1]["t"] if events else 0.0
+        self.elapsed = Elapsed(clock, last_t, opened, first and first["wall"] - first["t"])
+        begun = [event["t"] for event in session_of(events) if event["kind"] == TRAINING_STARTED]
+        if restarted and begun:
+            self.elapsed.go_on(last_t + max(clock.wall() - events[-1]["wall"], 0.0), begun[0])
 
     def write(self, kind: str, *, phase: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
         """Append one line; see `Events.write`.
@@ -176,9 +231,9 @@ class EventLog:
 class NullEventLog:
     """Checks events and keeps none: a run without a workdir."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, opened: float | None = None) -> None:
         self._clock = clock
-        self.elapsed = Elapsed(clock)
+        self.elapsed = Elapsed(clock, opened=opened)
 
     def write(self, kind: str, *, phase: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
         return _event(kind, phase, self.elapsed(), self._clock.wall() if wall is None else wall, fields)
@@ -193,8 +248,14 @@ def read_events(workdir: str | os.PathLike[str], kind: str | None = None) -> lis
     Raises:
         OSError: the file cannot be read; an absent one has no events.
     """
-    events = read_lines(Path(workdir) / EVENTS_FILE)
+    events, _ = training_times(read_lines(Path(workdir) / EVENTS_FILE))
     return [event for event in events if kind in (None, event["kind"])]
+
+
+def started_at(events: Iterable[Mapping[str, Any]]) -> float:
+    """Return the run's time at its newest start from unit 0: what was before that is another run's."""
+    starts = [event["t"] for event in events if event["kind"] == "run_started" and event.get("reason") != "resume"]
+    return starts[-1] if starts else 0.0
 
 
 def _event(kind: str, phase: int, t: float, wall: float, fields: dict[str, Any]) -> dict[str, Any]:

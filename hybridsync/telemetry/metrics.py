@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from hybridsync.storage.jsonl import LineFile
-from hybridsync.telemetry.events import Elapsed
+from hybridsync.storage.jsonl import LineFile, read_lines
+from hybridsync.telemetry.events import EVENTS_FILE, Elapsed
 from hybridsync.telemetry.kinds import NUMBER
+from hybridsync.telemetry.older_times import training_times
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -33,6 +34,7 @@ FIELDS = {
 MORE = {
     **dict.fromkeys(("compute_secs", "wait_secs", "sent_bytes", "received_bytes"), "numbers by count"),
     "applied_by": "counts by host and worker",
+    "secs": "a number",
 }
 """Fields that lines of earlier versions lack."""
 
@@ -41,23 +43,19 @@ class Staleness:
     """Counts how stale updates were: the version they were applied to less the version they were based on."""
 
     def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
+        self.counts: Counter[int] = Counter()
 
-    def add(self, values: Iterable[int]) -> None:
-        """Count the staleness of some updates."""
-        self._counts.update(values)
-
-    def clear(self) -> None:
-        """Forget what was counted: a new interval begins."""
-        self._counts.clear()
+    def add(self, values: "Iterable[int] | Staleness") -> None:
+        """Count the staleness of some updates, or what was counted elsewhere."""
+        self.counts.update(values.counts if isinstance(values, Staleness) else values)
 
     def summary(self) -> dict[str, float]:
         """Return mean, p95 (nearest rank) and max; zeros when nothing was counted."""
-        total = self._counts.total()
+        total = self.counts.total()
         if not total:
             return {"mean": 0.0, "p95": 0, "max": 0}
         rank, seen = math.ceil(0.95 * total), 0
-        ordered = sorted(self._counts.items())
+        ordered = sorted(self.counts.items())
         p95 = ordered[-1][0]
         for value, count in ordered:
             seen += count
@@ -86,6 +84,8 @@ class Metrics:
         wait_secs: worker id to those in which it waited for others or for a transfer.
         sent_bytes, received_bytes: worker id to the gradients and states that it sent and received in the interval.
         applied_by: host to worker id to the units that were applied in the interval while it had them there.
+        secs: seconds that `loss`, `examples_per_sec` and `staleness` are of: the interval's. The short rest at the end
+            of a run is joined to the interval before it; all other fields are of the rest alone.
     """
 
     units: int
@@ -102,13 +102,19 @@ class Metrics:
     sent_bytes: Mapping[int, int] = field(default_factory=dict)
     received_bytes: Mapping[int, int] = field(default_factory=dict)
     applied_by: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    secs: float = 0.0
 
 
 class MetricsSink(Protocol):
     """Takes metrics."""
 
-    def write(self, metrics: Metrics) -> None:
-        """Write one line."""
+    def write(self, metrics: Metrics, at: float | None = None) -> None:
+        """Write one line.
+
+        Args:
+            metrics: the line.
+            at: monotonic seconds up to which it counts; None for now.
+        """
         ...
 
     def close(self) -> None:
@@ -130,25 +136,42 @@ class MetricsLog:
     def __init__(self, workdir: str | os.PathLike[str], elapsed: Elapsed) -> None:
         self._file = LineFile(Path(workdir) / METRICS_FILE)
         self._elapsed = elapsed
-        if self._file.last:
-            elapsed.not_before(self._file.last["t"])
+        if lines := read_metrics(workdir):
+            elapsed.not_before(lines[-1]["t"])
 
-    def write(self, metrics: Metrics) -> None:
-        """Append one line.
+    def write(self, metrics: Metrics, at: float | None = None) -> None:
+        """Append one line; see `MetricsSink.write`.
 
         Raises:
             OSError: the disk refuses.
         """
-        self._file.append({"t": round(self._elapsed(), 6), **asdict(metrics)})
+        t = self._elapsed() if at is None else self._elapsed.at(at)
+        self._file.append({"t": round(t, 6), **asdict(metrics)})
 
     def close(self) -> None:
         self._file.close()
 
 
+def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Return a run's lines of metrics in order.
+
+    Raises:
+        OSError: a file cannot be read; an absent one has no lines.
+        WorkdirError: a line before the last is damaged.
+    """
+    _, late = training_times(read_lines(Path(workdir) / EVENTS_FILE))
+    return moved(read_lines(Path(workdir) / METRICS_FILE), late)
+
+
+def moved(lines: list[dict[str, Any]], late: Mapping[int, float]) -> list[dict[str, Any]]:
+    """Return lines of metrics on the run's time; `late` is what `training_times` says of their phases."""
+    return [{**line, "t": line["t"] - late[line["phase"]]} if line.get("phase") in late else line for line in lines]
+
+
 class NullMetrics:
     """Writes nothing: a run without a workdir."""
 
-    def write(self, metrics: Metrics) -> None:
+    def write(self, metrics: Metrics, at: float | None = None) -> None:
         pass
 
     def close(self) -> None:

@@ -2,16 +2,14 @@
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from absl import logging
 
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import WorkdirTaken
 from hybridsync.storage.durable import Fence, unfenced
-from hybridsync.storage.jsonl import read_lines
 from hybridsync.telemetry.events import EventLog, Events, NullEventLog, read_events
-from hybridsync.telemetry.metrics import METRICS_FILE, MetricsLog, MetricsSink, NullMetrics
+from hybridsync.telemetry.metrics import MetricsLog, MetricsSink, NullMetrics, read_metrics
 from hybridsync.telemetry.progress import NullProgress, ProgressSink
 from hybridsync.telemetry.run_figures import FollowedEvents, FollowedMetrics, RunFigures, follow
 from hybridsync.telemetry.tensorboard import Board, NullBoard, open_board
@@ -42,6 +40,7 @@ class Recorder:
         timeline: bool = True,
         progress: ProgressSink | None = None,
         restarted: bool = False,
+        opened: float | None = None,
         fence: Fence = unfenced,
     ) -> "Recorder":
         """Open the files of a workdir, fresh or used.
@@ -52,30 +51,31 @@ class Recorder:
             timeline: whether to keep timeline.json.
             progress: shows how far the run is; None shows nothing.
             restarted: another process recorded this run, which continued when that process ended.
+            opened: monotonic seconds at which the session's start-up began; None for now.
             fence: see `write_durable`.
 
         Raises:
             OSError: the disk refuses.
         """
-        events = EventLog(workdir, clock, restarted=restarted)
+        events = EventLog(workdir, clock, restarted=restarted, opened=opened)
         metrics = MetricsLog(workdir, events.elapsed)
         spans = Timeline(workdir, events.elapsed, fence=fence) if timeline else NullTimeline()
         figures = RunFigures(events.elapsed)
-        follow(read_events(workdir), read_lines(Path(workdir) / METRICS_FILE), figures)
+        follow(read_events(workdir), read_metrics(workdir), figures)
         return cls(
             FollowedEvents(events, figures),
             FollowedMetrics(metrics, figures),
             spans,
             progress or NullProgress(),
-            open_board(workdir, clock),
+            open_board(workdir, events.elapsed.wall),
             figures,
             fence,
         )
 
     @classmethod
-    def null(cls, clock: Clock, progress: ProgressSink | None = None) -> "Recorder":
+    def null(cls, clock: Clock, progress: ProgressSink | None = None, opened: float | None = None) -> "Recorder":
         """Return a recorder that leaves nothing: a run without a workdir."""
-        return cls(NullEventLog(clock), NullMetrics(), NullTimeline(), progress or NullProgress(), NullBoard())
+        return cls(NullEventLog(clock, opened), NullMetrics(), NullTimeline(), progress or NullProgress(), NullBoard())
 
     def close(self) -> None:
         """Write the timeline and close everything; what the disk refuses is logged, the run's result stands."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hybridsync.interfaces.commands import Evaluation, Figure
-from hybridsync.telemetry.events import Elapsed, Events
+from hybridsync.telemetry.events import Elapsed, Events, started_at
 from hybridsync.telemetry.host_units import HostWorker, added, has_several, shares_of, units_by_host
 from hybridsync.telemetry.metrics import Metrics, MetricsSink
 
@@ -233,9 +233,8 @@ def follow(events: Iterable[Mapping[str, Any]], lines: Iterable[Mapping[str, Any
       figures: figures that are updated.
     """
     events = list(events)
-    starts = [event["t"] for event in events if event["kind"] == "run_started" and event.get("reason") != "resume"]
-    begun = starts[-1] if starts else 0.0
-    waiting = deque(line for line in lines if line["t"] >= begun)
+    begun = started_at(events)
+    waiting = deque(line for line in lines if line["t"] > begun or not begun)
     for event in events:
         while waiting and begun < event["t"] and waiting[0]["t"] <= event["t"]:  # of a session before
             _take(waiting.popleft(), figures)
@@ -270,8 +269,8 @@ class FollowedMetrics:
     def __init__(self, metrics: MetricsSink, figures: RunFigures) -> None:
         self._metrics, self._figures = metrics, figures
 
-    def write(self, metrics: Metrics) -> None:
-        self._metrics.write(metrics)
+    def write(self, metrics: Metrics, at: float | None = None) -> None:
+        self._metrics.write(metrics, at)
         self._figures.metrics(metrics.units, metrics.examples, vars(metrics))
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class Summary:
         exit: end of the run: "completed", "preempted" or "failed".
         units: the ledger's account.
         examples: examples applied.
-        seconds: seconds from the first unit leased, stalls and earlier sessions included.
+        seconds: seconds from the first unit leased, stalls and earlier sessions included: the run's time at its end.
         plan: the plan as it was run.
         switches: the `switch` events, earlier sessions' included.
         final: `{"accuracy", "loss"}`, or what the task's `summarize` returned; empty without an evaluation.
@@ -57,6 +57,8 @@ class Summary:
         error: reason why it did not complete, one line; else None.
         units_by_host: host -> units that were applied while its workers had them; empty for a run on one host.
         quarantined_workers: number of each worker that was given up in this session, and why.
+        start_up_secs: seconds that this session and earlier ones took from their command to their first unit, which
+            `seconds` does not count.
     """
 
     exit: Literal["completed", "preempted", "failed"]
@@ -70,6 +72,7 @@ class Summary:
     error: str | None = None
     quarantined_workers: Mapping[str, str] = field(default_factory=dict)
     units_by_host: Mapping[str, int] = field(default_factory=dict)
+    start_up_secs: float = 0.0
 
 
 def write_summary(workdir: str | os.PathLike[str], summary: Summary, fence: Fence = unfenced) -> None:

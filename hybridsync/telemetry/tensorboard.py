@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from absl import logging
 
-from hybridsync.core.clock import Clock
 from hybridsync.storage.durable import FILE_MODE, FOLDER_MODE
 from hybridsync.telemetry.metrics import Metrics
 
@@ -46,21 +45,21 @@ class TensorBoard:
 
     Args:
         workdir: existing directory.
-        clock: clock for the records' wall time.
+        wall: returns the unix time of a record, from the event log: without the pauses between sessions.
 
     Raises:
-        ImportError: tensorboardX is not installed.
+        Exception: tensorboardX is not installed, or its import fails.
         OSError: the disk refuses.
     """
 
-    def __init__(self, workdir: str | os.PathLike[str], clock: Clock) -> None:
+    def __init__(self, workdir: str | os.PathLike[str], wall: Callable[[], float]) -> None:
         from tensorboardX import summary
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto import event_pb2
 
         folder = Path(workdir) / TENSORBOARD_FOLDER
         folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
-        self._summary, self._event_pb2, self._clock = summary, event_pb2, clock
+        self._summary, self._event_pb2, self._wall = summary, event_pb2, wall
         self._writer = EventsWriter(str(folder / "events"), f".{os.getpid()}")
         for file in folder.glob(f"*.{os.getpid()}"):
             file.chmod(FILE_MODE)
@@ -96,7 +95,7 @@ class TensorBoard:
         self._do(self._writer.flush)
 
     def _write(self, units: int, summary: Any) -> None:
-        event = self._event_pb2.Event(wall_time=self._clock.wall(), step=units, summary=summary)
+        event = self._event_pb2.Event(wall_time=self._wall(), step=units, summary=summary)
         self._do(lambda: self._writer.write_event(event))
 
     def _do(self, write: Callable[[], object]) -> None:
@@ -129,13 +128,13 @@ class NullBoard:
         pass
 
 
-def open_board(workdir: str | os.PathLike[str], clock: Clock) -> Board:
+def open_board(workdir: str | os.PathLike[str], wall: Callable[[], float]) -> Board:
     """Return a board that writes where tensorboardX can be imported, else one that does nothing.
 
     Raises:
         OSError: the disk refuses.
     """
     try:
-        return TensorBoard(workdir, clock)
+        return TensorBoard(workdir, wall)
     except ImportError:
         return NullBoard()

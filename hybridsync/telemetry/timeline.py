@@ -1,6 +1,7 @@
 """timeline.json: who did what when, as a Chrome trace that opens in Perfetto (ui.perfetto.dev).
 
-One process row a role, one thread row a category of its spans, microseconds of the run's time.
+One process row a role, one thread row a category of its spans, microseconds of the run's time. What ended before a
+session's first unit is left out: the run's time stands still then.
 """
 
 import json
@@ -123,11 +124,14 @@ class Timeline:
                 if span.category not in categories:
                     categories.append(span.category)
                     lines.append(encode(_thread_row(_pid(role, role_id), len(categories) - 1, span.category)))
+                line = self._line(_pid(role, role_id), categories.index(span.category), span, offset)
+                if line is None:
+                    continue
+                lines.append(line)
                 stretch = self._stretches.get((role, role_id, span.phase))
                 if stretch is None:
                     stretch = self._stretches[role, role_id, span.phase] = _Stretch(self._per_stretch)
-                lines.append(self._line(_pid(role, role_id), categories.index(span.category), span, offset))
-                stretch.add(lines[-1])
+                stretch.add(line)
             self._part.append(self._num_written, lines)
             if self._part.num_lines > self._compact_above:
                 self._compact()
@@ -174,13 +178,17 @@ class Timeline:
     def _encoded_rows(self) -> list[str]:
         return [encode(row) for key, categories in self._rows.items() for row in _rows(*key, categories)]
 
-    def _line(self, pid: int, tid: int, span: Span, offset: float) -> str:
+    def _line(self, pid: int, tid: int, span: Span, offset: float) -> str | None:
+        start, secs = span.start + offset, max(span.secs, 0.0)
+        ts = self._elapsed.at(start) * 1e6
+        dur = self._elapsed.at(start + secs) * 1e6 - ts
+        if secs > 0 and dur <= 0:
+            return None
         prefix = self._prefixes.get((span.name, span.category, pid))
         if prefix is None:
             prefix = self._prefixes[span.name, span.category, pid] = (
                 f'{_SPAN},"name":{json.dumps(span.name)},"cat":{json.dumps(span.category)},"pid":{pid},"tid":{tid}'
             )
-        ts, dur = self._elapsed.at(span.start + offset) * 1e6, max(span.secs, 0.0) * 1e6
         return f'{prefix},"ts":{ts:.1f},"dur":{dur:.1f},"args":{{"phase":{span.phase},"units":{span.units}}}}}'
 
     def _load(self) -> None:

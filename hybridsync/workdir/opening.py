@@ -26,10 +26,9 @@ from hybridsync.server.divisibility import check_divisible
 from hybridsync.storage import apply_log
 from hybridsync.storage.checkpoints import CheckpointStore, Restored
 from hybridsync.storage.durable import Fence, HeldLock, PhaseNumberFile, WorkdirLock, make_directory, unfenced
-from hybridsync.storage.jsonl import read_lines
 from hybridsync.storage.orders_file import OrdersFile
-from hybridsync.telemetry.events import read_events
-from hybridsync.telemetry.metrics import METRICS_FILE
+from hybridsync.telemetry.events import read_events, started_at
+from hybridsync.telemetry.metrics import read_metrics
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import read_identity, read_summary, write_config
 from hybridsync.training.run import Run
@@ -62,8 +61,7 @@ class Opening:
       reason: "start", "resume" or "init_from".
       phase_number: newest phase number of an earlier session.
       committed: whether `state` is durable already.
-      seconds: seconds of earlier sessions.
-      told_until: last time in the record of the earlier sessions, in seconds of the run.
+      t: the run's time after its earlier sessions.
       switches: switch events of earlier sessions.
       rolled_back: units of an earlier session that were lost with it, and are counted as such in `ledger`.
       known: units that the chief before this one knew to be applied, and whose loss is not reported yet: the roles that
@@ -84,8 +82,7 @@ class Opening:
     reason: str
     phase_number: int
     committed: bool
-    seconds: float
-    told_until: float
+    t: float
     switches: list[dict[str, Any]]
     rolled_back: int
     known: int
@@ -105,6 +102,7 @@ class Opening:
 
     def announce(self, recorder: Recorder, **fields: Any) -> None:
         """Write down that the run starts, with `fields`, what was lost before, and what was found damaged."""
+        recorder.events.elapsed.not_before(self.t)
         quarantined = [list(step) for step in self.quarantined]
         recorder.events.write(
             "run_started", phase=self.phase_number, reason=self.reason, quarantined=quarantined, **fields
@@ -278,7 +276,7 @@ def _fresh(
     ledger = Ledger(run.config.workload)
     reason = "start" if init_from is None else "init_from"
     return Opening(
-        *(run, state, ledger, 0, reason, 0, False, 0.0, 0.0, [], 0, 0, (), (), ()),
+        *(run, state, ledger, 0, reason, 0, False, 0.0, [], 0, 0, (), (), ()),
         *(orders_of(run, orders, check_order), store, phase_ids, lock),
     )
 
@@ -327,7 +325,7 @@ def _resumed(
         ledger, state = _convert(run, before, ledger, state)
     told = [(start, stop) for start, stop in record.get("detours", ())]
     kept = resumed(told, record["config"], run.config)
-    events, lines = read_events(workdir), read_lines(workdir / METRICS_FILE)
+    events, lines = read_events(workdir), read_metrics(workdir)
     told_lost, known = _progress_told(events, [line for line in lines if line["phase"] >= record["phase"]])
     ledger.rolled_back = max(ledger.rolled_back, told_lost)  # a chief may have been lost before it committed its count
     known = known if before == run.config.unit_size else 0
@@ -347,8 +345,8 @@ def _resumed(
         reason="resume",
         phase_number=record["phase"],
         committed=True,
-        seconds=max(record["seconds"], _seconds_told(events, lines)),
-        told_until=max((sign["t"] for sign in (*events, *lines)), default=0.0),
+        # A checkpoint knows only the time up to it, and the record may be another one, or lost.
+        t=max([started_at(events) + record["seconds"], *(sign["t"] for sign in (*events[-1:], *lines[-1:]))]),
         switches=read_events(workdir, "switch"),
         rolled_back=lost,
         known=known if alive else 0,
@@ -388,27 +386,6 @@ def _progress_told(events: list[dict[str, Any]], lines: list[dict[str, Any]]) ->
         if event["kind"] == "rollback":
             rolled_back, applied, since = rolled_back + event["rolled_back"], event["to_units"], event["t"]
     return rolled_back, max([applied, *(line["units"] for line in lines if line["t"] > since)])
-
-
-def _seconds_told(events: list[dict[str, Any]], lines: list[dict[str, Any]]) -> float:
-    """Return for how long the sessions so far trained, by what they wrote: a checkpoint knows only the time up to it.
-
-    A session counts from its first phase to its last sign; what was before a start from unit 0 is another run's.
-    """
-    sessions: list[list[dict[str, Any]]] = []
-    for event in events:
-        if event["kind"] == "run_started":
-            sessions = [*sessions, []] if event.get("reason") == "resume" else [[]]
-        if sessions:
-            sessions[-1].append(event)
-    total = 0.0
-    for session in sessions:
-        entered = [event for event in session if event["kind"] == "phase_entered"]
-        if entered:
-            numbers = {event["phase"] for event in entered}
-            signs = [line["t"] for line in lines if line["phase"] in numbers]
-            total += max([session[-1]["t"], *signs]) - entered[0]["t"]
-    return total
 
 
 def _units(run: Run, before: int, units: int) -> int:

@@ -85,14 +85,14 @@ def ledger_outruns_the_state() -> None:
     if here.role != "chief":
         return
     from hybridsync.chief.ledger import Ledger
-    from hybridsync.storage.jsonl import read_lines
+    from hybridsync.telemetry.metrics import read_metrics
     from hybridsync.workdir import opening
 
     resumed = opening._resumed
 
     def resume(run, workdir, *args):
         opened = resumed(run, workdir, *args)
-        seen = max(line["units"] for line in read_lines(workdir / opening.METRICS_FILE))
+        seen = max(line["units"] for line in read_metrics(workdir))
         issued = max(seen, opened.ledger.counts().issued)
         opened.ledger = Ledger(run.config.workload, issued=issued, applied=[(0, seen)])
         return opened

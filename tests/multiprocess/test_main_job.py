@@ -29,6 +29,7 @@ EVENTS = {
         "learning_rate": float,
         "units_per_update": int,
     },
+    "training_started": {"start_up_secs": float},
     "phase_ended": {"units": int, "fingerprint": str},
     "switch": {"from": str, "to": str, "reason": str, "units": int, "fingerprint": str} | dict.fromkeys(STAGES, float),
     "worker_joined": {"worker": int},
@@ -55,6 +56,7 @@ METRICS = {
     "sent_bytes": dict,
     "received_bytes": dict,
     "applied_by": dict,
+    "secs": float,
 }
 
 

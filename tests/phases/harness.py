@@ -38,7 +38,7 @@ class Told:
     """A chief that has heard what a test says."""
 
     num_applied: int = 0
-    first_leased: float = 0.0
+    first_leased: float = 100.0
     reports: ReportBuffer = field(default_factory=ReportBuffer)
     first_and_last: tuple[float, float] = (0.0, 0.0)
     rates: dict[int, float] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Told:
 
 
 class Harness:
-    """A reporter whose clock stands at 100 s, in its first phase from unit `applied`."""
+    """A reporter whose clock stands at 100 s, where a unit was leased, in its first phase from unit `applied`."""
 
     def __init__(
         self,
@@ -68,25 +68,24 @@ class Harness:
         hooks: list[tuple[Hook, int]] | None = None,
         applied: int = 0,
         enter: bool = True,
-        told_until: float = 0.0,
+        restarted: bool = False,
         run: Run | None = None,
+        clock: ManualClock | None = None,
     ) -> None:
-        self.workdir, self.clock, self.chief = workdir, ManualClock(), Told(applied)
+        self.workdir, self.clock, self.chief = workdir, clock or ManualClock(), Told(applied)
         telemetry = TelemetryConfig(log_secs=LOG_SECS)
         config = RunConfig(workload=WORKLOAD, unit_size=UNIT_SIZE, workers=4, plan="bsp:50%,asp", telemetry=telemetry)
         self.config = config
         run = run or Run(config, tally_task(WORKLOAD), plain_sgd(RATE), workdir)
-        self.recorder = Recorder.open(workdir, self.clock)
+        self.recorder = Recorder.open(workdir, self.clock, restarted=restarted)
         self.switches: list[dict[str, Any]] = []
         self.reporter = Reporter(
             run,
             cast("RunControl", self.chief),  # what a reporter asks of it is all in Told
             self.recorder,
             self.clock,
-            seconds=30.0,
             hooks=hooks or [],
             switches=self.switches,
-            told_until=told_until,
         )
         self.bsp, after = phase_of(1, "bsp", end=50), phase_of(2, "asp", end=WORKLOAD)
         self.asp = replace(after, applied=((0, 50),), fingerprint=snapshot_of().held.fingerprint, reason="planned")

@@ -21,9 +21,10 @@ from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.optimizer import Optimizer, schedule
 from hybridsync.training.run import Run
 from hybridsync.training.state import initial_state
-from tests.phases.harness import RATE, UNIT_SIZE, Harness, snapshot_of
+from tests.phases.harness import RATE, UNIT_SIZE, WORKLOAD, Harness, snapshot_of
 from tests.roles import hello
 from tests.tasks import mlp_task, programs_of
+from tests.telemetry.clocks import ManualClock
 from tests.trainers import events_of
 
 # --- metrics ---
@@ -68,6 +69,35 @@ def test_units_that_were_lost_make_no_rate_negative(harness: Harness) -> None:
     harness.after(0.5, num_applied=50)
     harness.after(0.5, num_applied=54)
     assert [line["examples_per_sec"] for line in harness.metrics()] == pytest.approx([60 * UNIT_SIZE, 4 * UNIT_SIZE])
+
+
+@pytest.mark.parametrize("rest", [0.0, 0.25])
+def test_the_rest_at_the_end_is_joined_to_the_interval_before_it(harness: Harness, rest: float) -> None:
+    harness.after(1.0, num_applied=40, reports=ReportBuffer(loss_sum=40.0, num_losses=40, staleness=[9] * 40))
+    report = ReportBuffer(loss_sum=60.0, num_losses=30, staleness=[12] * 50, sent_bytes={0: 64})
+    harness.after(1.0, num_applied=90, reports=report)
+    harness.after(rest, num_applied=WORKLOAD, reports=ReportBuffer(staleness=[2] * 10, sent_bytes={0: 7}))
+    shown = []
+    harness.recorder.progress.update = lambda metrics, stragglers=(): shown.append(metrics)
+    harness.reporter.ended(snapshot_of())
+    for _ in range(3):
+        harness.after(4.0)  # the state is saved, and nothing is applied
+    harness.reporter.finish("completed", None)
+    _, before, last = harness.metrics()
+    assert before["examples_per_sec"] == 50 * UNIT_SIZE
+    assert last["examples_per_sec"] == pytest.approx(60 * UNIT_SIZE / (1.0 + rest), rel=1e-6)
+    assert (last["loss"], last["secs"], last["t"]) == (2.0, 1.0 + rest, 2.0 + rest)
+    assert last["staleness"] == {"mean": pytest.approx(620 / 60), "p95": 12, "max": 12}
+    assert last["sent_bytes"] == {"0": 7}, "sums are of the rest alone"
+    assert [(each.units, each.loss) for each in shown] == [(WORKLOAD, 2.0)] * 2, "at once, and with the record"
+    assert all(each.examples_per_sec == last["examples_per_sec"] for each in shown)
+
+
+def test_a_run_too_short_for_an_interval_has_the_rates_of_what_there_was(harness: Harness) -> None:
+    harness.after(0.5, num_applied=20, reports=ReportBuffer(loss_sum=3.0, num_losses=2))
+    harness.reporter.finish("preempted", None)
+    (line,) = harness.metrics()
+    assert (line["examples_per_sec"], line["loss"], line["secs"]) == (40 * UNIT_SIZE, 1.5, 0.5)
 
 
 def test_hooks_are_called_at_their_units_and_once_however_many_were_passed(
@@ -166,37 +196,107 @@ def test_spans_of_a_clock_that_is_ahead_stand_where_the_chiefs_would_have_put_th
     assert [event["ts"] for event in trace if event["ph"] == "X"] == [1e6], "a second after the run began"
 
 
-def test_the_seconds_of_earlier_lives_go_on_with_the_first_unit_leased(harness: Harness) -> None:
-    harness.clock.advance(50.0)
-    assert harness.reporter.seconds() == 30.0
-    harness.chief.first_leased = 145.0
-    assert harness.reporter.seconds() == 35.0
+# --- the run's time ---
+
+
+def test_time_runs_from_the_first_unit_leased_and_start_up_is_a_figure_of_its_own(
+    make_harness: Callable[..., Harness],
+) -> None:
+    harness = make_harness(enter=False)
+    harness.chief.first_leased = 0.0
+    harness.clock.advance(40.0)
+    harness.reporter.entered(harness.bsp, 0)
+    harness.after(5.0)
+    assert harness.reporter.seconds() == 0.0 and harness.metrics() == []
+    harness.clock.advance(5.0)
+    harness.after(0.25, first_leased=150.0)
+    assert harness.reporter.seconds() == 0.25
+    harness.after(0.75, num_applied=5)
+    (line,) = harness.metrics()
+    assert (line["t"], line["secs"], line["examples_per_sec"]) == (1.0, 1.0, 5 * UNIT_SIZE), "start-up is in no rate"
+    kinds = [(event["kind"], event["t"]) for event in events_of(harness.workdir)]
+    assert kinds == [("phase_entered", 0.0), ("training_started", 0.0)]
+    (started,) = events_of(harness.workdir, "training_started")
+    assert (started["start_up_secs"], started["phase"]) == (50.0, 1)
+    assert started["wall"] == pytest.approx(harness.clock.wall() - 1.0)
+    summary = harness.reporter.finish("preempted", None)
+    assert (summary.seconds, summary.start_up_secs) == (1.0, 50.0)
+    assert events_of(harness.workdir)[-1]["t"] == summary.seconds
+
+
+def test_a_resumed_run_goes_on_where_it_ended_and_adds_up_what_its_sessions_took_to_start(
+    make_harness: Callable[..., Harness],
+) -> None:
+    first = make_harness()
+    first.after(30.0, num_applied=9)
+    second = make_harness(enter=False)
+    second.chief.first_leased = 0.0
+    second.clock.advance(7.0)
+    second.recorder.events.write("run_started", phase=1, reason="resume")
+    second.reporter.entered(second.bsp, 9)
+    assert second.reporter.seconds() == 30.0
+    second.after(4.0, first_leased=108.0)
+    assert second.reporter.seconds() == 33.0
+    summary = second.reporter.finish("preempted", None)
+    assert (summary.seconds, summary.start_up_secs) == (33.0, 8.0)
+    times = [event["t"] for event in events_of(second.workdir)]
+    assert times == sorted(times) and times[-1] == summary.seconds
+
+
+def test_a_session_that_was_given_up_for_a_start_from_unit_0_counts_no_more(
+    make_harness: Callable[..., Harness],
+) -> None:
+    first = make_harness()
+    first.after(30.0, num_applied=9)
+    second = make_harness(enter=False)
+    second.recorder.events.write("run_started", phase=1, reason="start")
+    third = make_harness(enter=False)
+    third.reporter.entered(third.bsp, 0)
+    third.after(2.0, num_applied=3)
+    summary = third.reporter.finish("preempted", None)
+    assert summary.seconds == 2.0 and events_of(third.workdir)[-1]["t"] == 32.0
 
 
 def test_a_phase_that_went_on_while_the_chief_was_away_took_that_time_too(make_harness: Callable[..., Harness]) -> None:
-    later = make_harness(enter=False, told_until=-7.0)
-    later.clock.advance(50.0)
-    assert later.reporter.seconds() == 30.0, "nothing is under way yet"
-    later.reporter.continues(later.asp)
-    assert later.reporter.seconds() == 30.0 + 57.0
-    later.chief.first_leased = 149.0
-    assert later.reporter.seconds() == 30.0 + 57.0
+    first = make_harness()
+    first.after(30.0, num_applied=9)
+    first.reporter.event("checkpoint", units=9, bytes=1, secs=0.5)
+    clock = ManualClock(now=3.0, wall_now=first.clock.wall() + 12.5)
+    later = make_harness(enter=False, restarted=True, clock=clock)
+    later.reporter.continues(later.bsp)
+    later.clock.advance(2.0)
+    assert later.reporter.seconds() == 30.0 + 12.5 + 2.0
+
+
+def test_a_chief_that_was_away_before_the_first_unit_leaves_the_time_at_nothing(
+    make_harness: Callable[..., Harness],
+) -> None:
+    first = make_harness(enter=False)
+    first.chief.first_leased = 0.0
+    first.reporter.entered(first.bsp, 0)
+    later = make_harness(enter=False, restarted=True)
+    later.chief.first_leased = 0.0
+    later.clock.advance(20.0)
+    later.reporter.continues(later.bsp)
+    assert later.reporter.seconds() == 0.0
+    later.after(3.0, first_leased=121.0)
+    assert later.reporter.seconds() == 2.0
 
 
 def test_the_summary_says_what_was_told(harness: Harness) -> None:
     harness.reporter.evaluated(60, None)
     harness.reporter.evaluated(60, {"accuracy": 0.75, "loss": 0.5})
-    harness.after(0.5, num_applied=60, first_leased=100.0, reports=ReportBuffer(staleness=[1, 3]))
+    harness.after(0.5, num_applied=60, reports=ReportBuffer(staleness=[1, 3]))
     harness.after(0.5, num_applied=80, reports=ReportBuffer(staleness=[5]))
     summary = harness.reporter.finish("preempted", None)
     assert (summary.exit, summary.error, summary.plan) == ("preempted", None, "bsp:50%,asp")
-    assert (summary.units.applied, summary.examples, summary.seconds) == (80, 80 * UNIT_SIZE, 31.0)
+    assert (summary.units.applied, summary.examples, summary.seconds) == (80, 80 * UNIT_SIZE, 1.0)
     assert summary.final == {"accuracy": 0.75, "loss": 0.5}
     assert summary.staleness["mean"] == 3.0, "over the whole run"
     assert harness.metrics()[-1]["units"] == 80
     assert events_of(harness.workdir)[-1]["kind"] == "run_finished"
     assert [event["examples"] for event in events_of(harness.workdir, "evaluation")] == [60 * UNIT_SIZE]
-    assert json.loads((harness.workdir / "summary.json").read_text())["seconds"] == 31.0
+    assert json.loads((harness.workdir / "summary.json").read_text())["seconds"] == 1.0
 
 
 # --- the learning rate ---

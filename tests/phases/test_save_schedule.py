@@ -69,12 +69,16 @@ class Committer:
 class Told(Reporter):
     def __init__(self) -> None:
         self.told: list[tuple[int, Any]] = []
+        self.left_out: list[tuple[int, ...]] = []
 
     def seconds(self) -> float:
         return 12.5
 
     def evaluated(self, units: int, figures: Any) -> None:
         self.told.append((units, figures))
+
+    def skipped(self, first: int, last: int, places: int, units: int) -> None:
+        self.left_out.append((first, last, places, units))
 
 
 class Harness:
@@ -230,13 +234,24 @@ def test_a_run_without_a_workdir_saves_only_what_is_to_be_evaluated():
     assert not harness.saving.is_due(PHASE)
 
 
-def test_an_evaluation_is_due_at_every_multiple_and_a_late_one_skips_those_it_missed(harness):
+def test_an_evaluation_is_due_at_every_multiple_and_a_late_one_tells_which_it_missed(harness):
     seen = []
     for units in (99, 100, 150, 199, 350, 399, 400):
         harness.chief.num_applied = units
         if harness.saving.take_evaluation():
             seen.append(units)
     assert seen == [100, 350, 400]
+    assert harness.reporter.left_out == [(200, 200, 1, 350)], "the one at 350 stands for 300"
+    harness.saving.evaluates(1000)  # the run's end, in any case
+    assert harness.reporter.left_out[1:] == [(500, 900, 5, 1000)]
+
+
+def test_an_evaluation_at_a_phases_end_stands_for_the_place_before_it(harness):
+    harness.saving.evaluates(130)
+    harness.chief.num_applied = 199
+    assert not harness.saving.take_evaluation()
+    harness.chief.num_applied = 200
+    assert harness.saving.take_evaluation() and harness.reporter.left_out == []
 
 
 def test_evaluations_are_told_in_their_order_as_they_end(harness):

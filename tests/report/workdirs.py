@@ -43,6 +43,11 @@ class WrittenRun:
         self.number += 1
         fields = {"members": [0, 1], "learning_rate": 0.1, "units_per_update": 1}
         self.event("phase_entered", protocol=protocol, reason=reason, units=units, **fields)
+        elapsed = self.recorder.events.elapsed
+        if not elapsed.runs:
+            secs = elapsed.start_up_secs(self.clock.monotonic())
+            self.recorder.events.write("training_started", phase=self.number, start_up_secs=secs)
+            elapsed.begin(self.clock.monotonic())
 
     def metrics(self, units: int, loss: float | None = 0.5, protocol: str = "bsp") -> None:
         self.clock.advance(1.0)
@@ -76,7 +81,7 @@ def completed(workdir: Path) -> Path:
     written_run.phase("bsp", 0, "start")
     written_run.metrics(50, None)
     written_run.metrics(100, 2.0)
-    written_run.spans(0, Span("step", "sync", 105.0, 1.0, 1, 2), Span("compute", "sync", 105.0, 0.75, 1, 2))
+    written_run.spans(0, Span("step", "sync", 106.0, 1.0, 1, 2), Span("compute", "sync", 106.0, 0.75, 1, 2))
     written_run.event("phase_ended", units=100)
     written_run.phase("asp", 100)
     written_run.switch(100, 0.1)

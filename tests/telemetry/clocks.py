@@ -1,7 +1,9 @@
-"""A clock that stands still until a test moves it."""
+"""A clock that stands still until a test moves it, and a run's time by it."""
 
 import threading
 from dataclasses import dataclass
+
+from hybridsync.telemetry.events import Elapsed
 
 
 @dataclass
@@ -21,3 +23,10 @@ class ManualClock:
     def advance(self, secs: float) -> None:
         self.now += secs
         self.wall_now += secs
+
+
+def running(clock: ManualClock, t: float = 0.0) -> Elapsed:
+    """Return the time of a run that leases the first unit of a session now, at its second `t`."""
+    elapsed = Elapsed(clock, t)
+    elapsed.begin(clock.monotonic())
+    return elapsed

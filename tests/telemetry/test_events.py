@@ -16,6 +16,7 @@ PROMISED = {
     "role_started": "role id pid host address",
     "role_lost": "role id reason",
     "phase_entered": "protocol members reason units learning_rate units_per_update",
+    "training_started": "start_up_secs",
     "phase_ended": "",
     "switch": "from to reason units drain_secs capture_secs reserve_secs enter_secs commit_secs compile_secs "
     "stall_secs fingerprint",
@@ -30,6 +31,7 @@ PROMISED = {
     "hang_suspected": "role id doing limit_secs setting",
     "rollback": "to_units rolled_back",
     "evaluation": "examples accuracy loss",
+    "evaluation_skipped": "first last places units why",
     "checkpoint": "units bytes secs",
     "save_failed": "units error",
     "unit_quarantined": "unit workers reason",
@@ -48,6 +50,7 @@ def test_kinds_and_their_fields_are_those_that_readers_rely_on() -> None:
 def test_a_line_holds_time_kind_phase_and_the_kinds_fields(tmp_path: Path) -> None:
     clock = ManualClock()
     log = EventLog(tmp_path, clock)
+    log.elapsed.begin(clock.monotonic())
     clock.advance(1.5)
     written = log.write("checkpoint", phase=2, units=40, bytes=1024, secs=0.25)
     log.close()
@@ -64,22 +67,59 @@ def test_a_line_holds_time_kind_phase_and_the_kinds_fields(tmp_path: Path) -> No
     }
 
 
-def test_a_resume_cuts_a_torn_last_line_and_its_time_goes_on(tmp_path: Path) -> None:
+def train(log: EventLog, clock: ManualClock, secs: float) -> None:
+    """Let a session lease its first unit now, and train for some seconds."""
+    log.write("run_started", phase=0)
+    log.write("training_started", phase=1, start_up_secs=0.5)
+    log.elapsed.begin(clock.monotonic())
+    clock.advance(secs)
+    log.write("phase_ended", phase=1)
+    log.close()
+
+
+def test_time_stands_still_until_a_sessions_first_unit_is_leased(tmp_path: Path) -> None:
     clock = ManualClock()
-    log = EventLog(tmp_path, clock)
+    log = EventLog(tmp_path, clock, opened=90.0)
     clock.advance(7.0)
     log.write("run_started", phase=0)
+    assert log.elapsed.start_up_secs(clock.monotonic()) == 17.0
+    log.write("training_started", phase=1, start_up_secs=16.0)
+    log.elapsed.begin(clock.monotonic() - 1.0)
+    log.write("phase_ended", phase=1)
     log.close()
+    assert [event["t"] for event in read_events(tmp_path)] == [0.0, 0.0, 1.0]
+
+
+def test_wall_time_of_a_figure_leaves_out_the_pause_before_a_resume(tmp_path: Path) -> None:
+    clock = ManualClock()
+    first = EventLog(tmp_path, clock)
+    assert first.elapsed.wall() == clock.wall()
+    began = clock.wall()
+    train(first, clock, 7.0)
+    assert first.elapsed.wall() == clock.wall()
+    clock.advance(1000.0)
+    second = EventLog(tmp_path, clock)
+    assert second.elapsed.wall() == began + 7.0
+    second.elapsed.begin(clock.monotonic())
+    clock.advance(2.0)
+    assert second.elapsed.wall() == began + 9.0
+    second.close()
+
+
+def test_a_resume_cuts_a_torn_last_line_and_its_time_goes_on(tmp_path: Path) -> None:
+    clock = ManualClock()
+    train(EventLog(tmp_path, clock), clock, 7.0)
     with open(tmp_path / "events.jsonl", "ab") as file:
         file.write(b'{"t":7.5,"wall":1.0,"ki')
 
     later = ManualClock(now=3.0)  # another boot: its monotonic clock is behind
-    log = EventLog(tmp_path, later)
-    later.advance(2.0)
-    log.write("phase_ended", phase=1)
-    log.close()
+    train(EventLog(tmp_path, later), later, 2.0)
     assert [(event["kind"], event["t"]) for event in read_events(tmp_path)] == [
+        ("run_started", 0.0),
+        ("training_started", 0.0),
+        ("phase_ended", 7.0),
         ("run_started", 7.0),
+        ("training_started", 7.0),
         ("phase_ended", 9.0),
     ]
 
@@ -87,16 +127,26 @@ def test_a_resume_cuts_a_torn_last_line_and_its_time_goes_on(tmp_path: Path) -> 
 @pytest.mark.parametrize(("wall_secs", "outage"), [(12.5, 12.5), (-3600.0, 0.0)], ids=["later", "set-back"])
 def test_the_time_without_a_chief_counts_where_the_run_went_on(tmp_path: Path, wall_secs: float, outage: float) -> None:
     clock = ManualClock()
-    log = EventLog(tmp_path, clock)
-    clock.advance(7.0)
-    log.write("run_started", phase=0)
-    log.close()
+    train(EventLog(tmp_path, clock), clock, 7.0)
     later = ManualClock(now=3.0, wall_now=clock.wall_now + wall_secs)
     log = EventLog(tmp_path, later, restarted=True)
+    assert log.elapsed.runs and log.elapsed.at(3.0 - outage - 1.0) == 6.0, "spans of the outage and before it"
     later.advance(2.0)
     log.write("phase_ended", phase=1)
     log.close()
-    assert [event["t"] for event in read_events(tmp_path)] == [7.0, 7.0 + outage + 2.0]
+    assert [event["t"] for event in read_events(tmp_path, "phase_ended")] == [7.0, 7.0 + outage + 2.0]
+
+
+def test_a_chief_restarted_before_the_sessions_first_unit_finds_the_time_standing(tmp_path: Path) -> None:
+    clock = ManualClock()
+    train(EventLog(tmp_path, clock), clock, 7.0)
+    log = EventLog(tmp_path, clock)
+    log.write("run_started", phase=1)
+    log.close()
+    clock.advance(5.0)
+    log = EventLog(tmp_path, clock, restarted=True)
+    assert not log.elapsed.runs and log.elapsed() == 7.0
+    log.close()
 
 
 def test_a_restarted_chief_that_finds_no_line_begins_at_nothing(tmp_path: Path) -> None:
@@ -131,6 +181,8 @@ def test_an_unknown_kind_a_missing_field_and_a_phase_that_is_no_number_are_our_b
         log.write("switched", phase=1)
     with pytest.raises(AssertionError, match="a rollback event lacks rolled_back"):
         log.write("rollback", phase=1, to_units=3)
+    with pytest.raises(AssertionError, match='cannot be read: to_units is "3", not a count'):
+        log.write("rollback", phase=1, to_units="3", rolled_back=1)
     with pytest.raises(AssertionError, match="by number"):
         log.write("run_started", phase=not_a_number)
     log.close()
@@ -160,6 +212,8 @@ def test_lines_of_several_threads_stay_whole_and_in_time_order(tmp_path: Path) -
             return self.now
 
     log = EventLog(tmp_path, Ticking())
+    log.write("training_started", phase=1, start_up_secs=0.0)
+    log.elapsed.begin(100.0)
     threads = [
         threading.Thread(target=lambda: [log.write("phase_ended", phase=1, pad="x" * 500) for _ in range(50)])
         for _ in range(4)
@@ -170,7 +224,7 @@ def test_lines_of_several_threads_stay_whole_and_in_time_order(tmp_path: Path) -
         thread.join(timeout=30)
     log.close()
     times = [event["t"] for event in read_events(tmp_path)]
-    assert len(times) == 200
+    assert len(times) == 201 and times[0] < times[-1]
     assert times == sorted(times)
 
 

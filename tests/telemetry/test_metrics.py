@@ -21,6 +21,7 @@ LINE = Metrics(
     wait_secs={0: 0.25, 3: 0.0},
     sent_bytes={0: 640},
     applied_by={"a": {0: 8, 3: 7}},
+    secs=1.5,
 )
 
 
@@ -28,6 +29,7 @@ def test_a_line_holds_exactly_the_promised_fields(tmp_path: Path) -> None:
     clock = ManualClock()
     events = EventLog(tmp_path, clock)
     log = MetricsLog(tmp_path, events.elapsed)
+    events.elapsed.begin(clock.monotonic())
     clock.advance(3.0)
     log.write(LINE)
     log.close()
@@ -48,6 +50,7 @@ def test_a_line_holds_exactly_the_promised_fields(tmp_path: Path) -> None:
         "sent_bytes": {"0": 640},
         "received_bytes": {},
         "applied_by": {"a": {"0": 8, "3": 7}},
+        "secs": 1.5,
     }
 
 
@@ -56,6 +59,7 @@ def test_a_resume_continues_the_file_on_the_runs_own_time(tmp_path: Path) -> Non
         clock = ManualClock()
         events = EventLog(tmp_path, clock)
         log = MetricsLog(tmp_path, events.elapsed)
+        events.elapsed.begin(clock.monotonic())
         clock.advance(4.0)
         events.write("run_started", phase=0)
         log.write(LINE)
@@ -80,12 +84,12 @@ def test_staleness_is_summed_up_by_mean_nearest_rank_p95_and_max(values: list[in
     assert counts.summary() == pytest.approx(expected)
 
 
-def test_cleared_staleness_starts_anew() -> None:
-    counts = Staleness()
-    counts.add([9])
-    counts.clear()
-    counts.add([1])
-    assert counts.summary()["max"] == 1
+def test_staleness_counted_in_two_parts_is_summed_up_as_one() -> None:
+    counts, later = Staleness(), Staleness()
+    counts.add([9, 1])
+    later.add([2])
+    counts.add(later)
+    assert counts.summary() == {"mean": 4.0, "p95": 9, "max": 9}
 
 
 def test_the_time_of_a_resume_goes_on_where_the_later_of_both_files_ended(tmp_path: Path) -> None:
@@ -93,6 +97,7 @@ def test_the_time_of_a_resume_goes_on_where_the_later_of_both_files_ended(tmp_pa
     for _ in range(2):
         events = EventLog(tmp_path, clock)
         log = MetricsLog(tmp_path, events.elapsed)
+        events.elapsed.begin(clock.monotonic())
         clock.advance(1.0)
         events.write("run_started", phase=0)
         clock.advance(9.0)

@@ -62,6 +62,8 @@ def test_a_killed_life_leaves_its_spans_to_the_next_one(tmp_path: Path) -> None:
     clock = ManualClock()
     killed = Recorder.open(tmp_path, clock)
     killed.events.write("run_started", phase=0)
+    killed.events.write("training_started", phase=1, start_up_secs=0.0)
+    killed.events.elapsed.begin(clock.monotonic())
     killed.timeline.add("worker", 0, [Span("step", "sync", 101.0, 0.5, 1, 4)])
     killed.board.close()  # its file alone is Python's, and would be missed
     clock.advance(8.0)

@@ -27,6 +27,7 @@ def test_a_summary_holds_exactly_the_promised_names(tmp_path: Path) -> None:
         switches=[switch],
         final={"accuracy": 0.97, "loss": float("inf")},
         staleness={"mean": 1.0, "p95": 2, "max": 3},
+        start_up_secs=2.5,
     )
     write_summary(tmp_path, summary)
     assert json.loads((tmp_path / "summary.json").read_text()) == {
@@ -48,6 +49,7 @@ def test_a_summary_holds_exactly_the_promised_names(tmp_path: Path) -> None:
         "error": None,
         "quarantined_workers": {},
         "units_by_host": {},
+        "start_up_secs": 2.5,
     }
     assert read_summary(tmp_path) == json.loads((tmp_path / "summary.json").read_text())
 

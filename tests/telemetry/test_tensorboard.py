@@ -34,7 +34,7 @@ def _scalars(workdir: Path) -> dict[tuple[str, int], float]:
 
 
 def test_an_interval_becomes_scalars_at_its_units_that_can_be_read_at_once(tmp_path: Path) -> None:
-    board = open_board(tmp_path, ManualClock())
+    board = open_board(tmp_path, ManualClock().wall)
     assert isinstance(board, TensorBoard)
     board.metrics(METRICS)
     assert _scalars(tmp_path) == pytest.approx(
@@ -53,7 +53,7 @@ def test_an_interval_becomes_scalars_at_its_units_that_can_be_read_at_once(tmp_p
 
 
 def test_evaluations_are_scalars_and_what_is_unknown_or_no_figure_is_left_out(tmp_path: Path) -> None:
-    board = TensorBoard(tmp_path, ManualClock())
+    board = TensorBoard(tmp_path, ManualClock().wall)
     board.evaluated(100, {"accuracy": 0.75, "loss": None, "words": "many"})
     board.metrics(Metrics(200, 6_400, 2, "asp", None, 0.5, 1.0, {}, {}))
     board.close()
@@ -66,7 +66,7 @@ def test_evaluations_are_scalars_and_what_is_unknown_or_no_figure_is_left_out(tm
 
 def test_phases_are_text_and_records_carry_the_injected_clocks_time(tmp_path: Path) -> None:
     clock = ManualClock()
-    board = TensorBoard(tmp_path, clock)
+    board = TensorBoard(tmp_path, clock.wall)
     clock.advance(5.0)
     board.entered(100, "phase 2: asp")
     board.close()
@@ -78,7 +78,7 @@ def test_phases_are_text_and_records_carry_the_injected_clocks_time(tmp_path: Pa
 
 
 def test_a_full_disk_ends_the_file_and_not_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    board = TensorBoard(tmp_path, ManualClock())
+    board = TensorBoard(tmp_path, ManualClock().wall)
     board.evaluated(100, {"loss": 0.5})
 
     def full() -> NoReturn:

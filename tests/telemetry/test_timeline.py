@@ -9,7 +9,7 @@ from hybridsync.core.errors import WorkdirTaken
 from hybridsync.interfaces.reports import Span
 from hybridsync.telemetry.events import Elapsed
 from hybridsync.telemetry.timeline import Timeline
-from tests.telemetry.clocks import ManualClock
+from tests.telemetry.clocks import ManualClock, running
 
 
 def _step(start: float, phase: int = 1) -> Span:
@@ -25,7 +25,7 @@ def _spans(workdir: Path) -> list[dict[str, Any]]:
 
 
 def test_spans_become_complete_events_in_microseconds_of_the_runs_time(tmp_path: Path) -> None:
-    timeline = Timeline(tmp_path, Elapsed(ManualClock(now=100.0)))
+    timeline = Timeline(tmp_path, running(ManualClock(now=100.0)))
     timeline.add("worker", 3, [_step(102.0)])
     timeline.write()
     assert _spans(tmp_path) == [
@@ -42,8 +42,20 @@ def test_spans_become_complete_events_in_microseconds_of_the_runs_time(tmp_path:
     ]
 
 
+def test_spans_before_a_sessions_first_unit_are_left_out_and_one_that_reaches_over_it_begins_there(
+    tmp_path: Path,
+) -> None:
+    elapsed = Elapsed(ManualClock(now=100.0), 7.0)
+    timeline = Timeline(tmp_path, elapsed)
+    timeline.add("chief", 0, [Span("enter", "switch", 101.0, 3.0, 1, 0)])
+    elapsed.begin(105.0)
+    timeline.add("worker", 3, [_step(102.0), _step(104.75), _step(106.0)])
+    timeline.write()
+    assert [(span["ts"], span["dur"]) for span in _spans(tmp_path)] == [(7e6, 250_000.0), (8e6, 500_000.0)]
+
+
 def test_each_role_is_one_process_row_and_each_category_one_thread_row(tmp_path: Path) -> None:
-    timeline = Timeline(tmp_path, Elapsed(ManualClock()))
+    timeline = Timeline(tmp_path, running(ManualClock()))
     timeline.add("worker", 0, [_step(1.0), Span("compute", "worker", 1.0, 0.4, 1, 1)])
     timeline.add("server", 0, [Span("apply", "server", 2.0, 0.1, 2, 1)])
     timeline.add("chief", 0, [Span("drain", "switch", 2.0, 0.1, 2, 0)])
@@ -62,7 +74,7 @@ def test_each_role_is_one_process_row_and_each_category_one_thread_row(tmp_path:
 
 
 def test_a_long_phase_keeps_its_two_ends_and_says_how_much_it_left_out(tmp_path: Path) -> None:
-    timeline = Timeline(tmp_path, Elapsed(ManualClock(now=0.0)), per_stretch=4)
+    timeline = Timeline(tmp_path, running(ManualClock(now=0.0)), per_stretch=4)
     timeline.add("worker", 0, [_step(float(second)) for second in range(10)])
     timeline.add("worker", 0, [_step(20.0, phase=2)])
     timeline.write()
@@ -71,7 +83,7 @@ def test_a_long_phase_keeps_its_two_ends_and_says_how_much_it_left_out(tmp_path:
 
 
 def test_the_file_never_exceeds_its_limit_and_loses_the_oldest_first(tmp_path: Path) -> None:
-    timeline = Timeline(tmp_path, Elapsed(ManualClock(now=0.0)), limit=3)
+    timeline = Timeline(tmp_path, running(ManualClock(now=0.0)), limit=3)
     timeline.add("worker", 0, [_step(float(phase), phase) for phase in range(1, 6)])
     timeline.write()
     assert [span["args"]["phase"] for span in _spans(tmp_path)] == [3, 4, 5]
@@ -79,10 +91,10 @@ def test_the_file_never_exceeds_its_limit_and_loses_the_oldest_first(tmp_path: P
 
 
 def test_a_resume_keeps_the_earlier_spans_rows_and_count(tmp_path: Path) -> None:
-    first = Timeline(tmp_path, Elapsed(ManualClock(now=0.0)), per_stretch=2)
+    first = Timeline(tmp_path, running(ManualClock(now=0.0)), per_stretch=2)
     first.add("worker", 1, [_step(1.0), _step(2.0), _step(3.0)])
     first.write()
-    second = Timeline(tmp_path, Elapsed(ManualClock(now=50.0), offset=10.0), per_stretch=2)
+    second = Timeline(tmp_path, running(ManualClock(now=50.0), 10.0), per_stretch=2)
     second.add("worker", 1, [Span("compute", "worker", 51.0, 0.1, 2, 1), _step(51.0, phase=2)])
     second.write()
     spans = _spans(tmp_path)
@@ -98,14 +110,14 @@ def test_a_resume_keeps_the_earlier_spans_rows_and_count(tmp_path: Path) -> None
 
 def test_a_damaged_file_gives_way_to_a_new_timeline(tmp_path: Path) -> None:
     (tmp_path / "timeline.json").write_text('{"traceEvents": [')
-    timeline = Timeline(tmp_path, Elapsed(ManualClock(now=0.0)))
+    timeline = Timeline(tmp_path, running(ManualClock(now=0.0)))
     timeline.add("worker", 0, [_step(1.0)])
     timeline.write()
     assert len(_spans(tmp_path)) == 1
 
 
 def test_spans_of_another_host_stand_where_the_chiefs_clock_would_have_put_them(tmp_path: Path) -> None:
-    timeline = Timeline(tmp_path, Elapsed(ManualClock(now=100.0)))
+    timeline = Timeline(tmp_path, running(ManualClock(now=100.0)))
     timeline.add("chief", 0, [_step(102.0)])
     timeline.add("worker", 0, [_step(7_002.0)], offset=-6_900.0)
     timeline.write()
@@ -113,7 +125,7 @@ def test_spans_of_another_host_stand_where_the_chiefs_clock_would_have_put_them(
 
 
 def test_a_timeline_without_spans_is_no_damage_to_a_resume(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    elapsed = Elapsed(ManualClock())
+    elapsed = running(ManualClock())
     Timeline(tmp_path, elapsed).write()
     Timeline(tmp_path, elapsed).write()
     assert "damaged" not in caplog.text
@@ -124,7 +136,7 @@ def test_a_timeline_without_spans_is_no_damage_to_a_resume(tmp_path: Path, caplo
 
 
 def _timeline(workdir: Path, offset: float = 0.0, **options: Any) -> Timeline:
-    return Timeline(workdir, Elapsed(ManualClock(now=0.0), offset=offset), **options)
+    return Timeline(workdir, running(ManualClock(now=0.0), offset), **options)
 
 
 def _starts(workdir: Path) -> list[float]:

@@ -23,6 +23,7 @@ EVENT_FIELDS = {
     "role_started": {"role", "id", "pid", "host", "address"},
     "worker_joined": {"worker"},
     "phase_entered": {"protocol", "members", "reason", "units", "learning_rate", "units_per_update"},
+    "training_started": {"start_up_secs"},
     "phase_ended": {"units", "fingerprint"},
     "switch": {
         *("from", "to", "reason", "units", "fingerprint"),
@@ -107,6 +108,21 @@ def test_the_summary_accounts_for_every_unit(workdir):
     assert {"accuracy", "loss"} <= summary["final"].keys()
     assert summary["staleness"]["max"] >= 0
     assert 0.5 < summary["seconds"] < 60
+
+
+def test_every_file_has_the_one_time_of_the_run_and_start_up_is_a_figure_of_its_own(workdir):
+    summary = json.loads((workdir / "summary.json").read_text())
+    events, lines = events_of(workdir), lines_of(workdir / "metrics.jsonl")
+    (started,) = [event for event in events if event["kind"] == "training_started"]
+    assert started["t"] == 0.0 and events.index(started) > [event["kind"] for event in events].index("phase_entered")
+    assert summary["start_up_secs"] == started["start_up_secs"] > 0.0
+    assert started["wall"] - events[0]["wall"] <= started["start_up_secs"], "from the command, before the record"
+    assert all(event["t"] == 0.0 for event in events[: events.index(started)])
+    assert events[-1]["t"] == pytest.approx(summary["seconds"], abs=0.25), "the run's last sign"
+    assert 0.0 < lines[-1]["t"] <= events[-1]["t"]
+    assert sum(line["secs"] for line in lines[:-1]) == pytest.approx(lines[-2]["t"], abs=0.25), "no gap, no start-up"
+    spans = [each for each in json.loads((workdir / "timeline.json").read_text())["traceEvents"] if each["ph"] == "X"]
+    assert min(span["ts"] for span in spans) >= 0.0 and max(span["ts"] for span in spans) / 1e6 <= events[-1]["t"]
 
 
 def test_the_timeline_is_a_chrome_trace_with_every_role(workdir):

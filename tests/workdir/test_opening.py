@@ -189,7 +189,7 @@ def opened_seconds(workdir: Path) -> float:
     opening = open_run(tally_trainer("bsp", WORKLOAD, workdir=workdir)._run)
     assert opening.lock is not None
     opening.lock.release()
-    return opening.seconds
+    return opening.t
 
 
 def test_the_time_between_the_last_commit_and_a_death_counts(workdir):
@@ -204,7 +204,7 @@ def test_the_time_between_the_last_commit_and_a_death_counts(workdir):
 
 
 def test_the_time_of_every_earlier_session_counts_and_what_was_between_them_does_not(workdir):
-    """A session that began no phase, and the wait for roles before a phase, are no training."""
+    """A session that leased no unit, and start-up, are no training; so in sessions of versions that counted them."""
     before = opened_seconds(workdir)
     last = events_of(workdir)[-1]
 
@@ -212,15 +212,21 @@ def test_the_time_of_every_earlier_session_counts_and_what_was_between_them_does
         return json.dumps({**last, "kind": kind, "t": last["t"] + secs, **fields}) + "\n"
 
     with open(workdir / "events.jsonl", "a") as file:
+        file.write(event("run_started", 0.0, reason="resume"))
+        file.write(event("role_lost", 10.0, phase=last["phase"]))
         file.write(event("run_started", 10.0, reason="resume"))
-        file.write(event("run_started", 20.0, reason="resume"))
         file.write(event("phase_entered", 30.0, phase=last["phase"] + 1))
         file.write(event("role_lost", 35.0, phase=last["phase"] + 1))
     assert opened_seconds(workdir) == pytest.approx(before + 5.0, abs=1e-3)
-    with open(workdir / "events.jsonl", "a") as file:
-        file.write(event("run_started", 40.0, reason="start"))
-    saved = opened_seconds(workdir)
-    assert 0.0 < saved < before, "what was before a start from unit 0 is another run's; the checkpoint's time stays"
+
+
+def test_a_start_from_unit_0_in_a_used_workdir_counts_its_own_time(workdir):
+    before = events_of(workdir)[-1]["t"]
+    shutil.rmtree(workdir / "checkpoints")
+    result = tally_trainer("bsp", WORKLOAD, workdir=workdir).fit()
+    assert result.completed and events_of(workdir, "run_started")[-1]["reason"] == "start"
+    *_, last = events_of(workdir)
+    assert result.summary.seconds == pytest.approx(last["t"] - before, abs=0.25)
 
 
 def test_a_torn_last_line_of_the_apply_log_is_cut_when_the_run_goes_on(workdir):

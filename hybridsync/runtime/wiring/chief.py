@@ -128,10 +128,8 @@ class ChiefRole:
             control,
             recorder,
             clock,
-            seconds=opening.seconds,
             hooks=[*hooks],
             switches=opening.switches,
-            told_until=opening.told_until,
         )
         evaluator = Evaluator(run.task, watchdog)
         self._committer = Committer(
