@@ -5,6 +5,7 @@ thread through a queue of pickles, and would lose a full disk's error there.
 """
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -48,15 +49,12 @@ class TensorBoard:
         wall: returns the unix time of a record, from the event log: without the pauses between sessions.
 
     Raises:
-        Exception: tensorboardX is not installed, or its import fails.
+        Exception: tensorboardX is not installed, or its import raises.
         OSError: the disk refuses.
     """
 
     def __init__(self, workdir: str | os.PathLike[str], wall: Callable[[], float]) -> None:
-        from tensorboardX import summary
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto import event_pb2
-
+        summary, EventsWriter, event_pb2 = _import()
         folder = Path(workdir) / TENSORBOARD_FOLDER
         folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
         self._summary, self._event_pb2, self._wall = summary, event_pb2, wall
@@ -135,6 +133,25 @@ def open_board(workdir: str | os.PathLike[str], wall: Callable[[], float]) -> Bo
         OSError: the disk refuses.
     """
     try:
-        return TensorBoard(workdir, wall)
-    except ImportError:
+        _import()
+    except Exception as error:  # noqa: BLE001 a run does not end because nobody can look at it
+        if not (isinstance(error, ModuleNotFoundError) and error.name == "tensorboardX"):
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            logging.error("no %s is written, tensorboardX cannot be imported: %.300s", TENSORBOARD_FOLDER, said)
         return NullBoard()
+    return TensorBoard(workdir, wall)
+
+
+def _import() -> tuple[Any, Any, Any]:
+    """Import tensorboardX without PyTorch, which it would import where it is there: 500 MB and seconds for nothing."""
+    hides = "torch" not in sys.modules
+    if hides:
+        sys.modules["torch"] = None  # pyright: ignore[reportArgumentType]: Python's way to say that there is none
+    try:
+        from tensorboardX import summary
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2
+    finally:
+        if hides:
+            del sys.modules["torch"]
+    return summary, EventsWriter, event_pb2

@@ -1,4 +1,7 @@
+import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -9,6 +12,7 @@ from hybridsync.telemetry.metrics import Metrics
 from hybridsync.telemetry.tensorboard import NullBoard, TensorBoard, open_board
 from tests.telemetry.clocks import ManualClock
 
+ROOT = Path(__file__).resolve().parents[2]
 STALENESS = {"mean": 3.0, "p95": 4, "max": 7}
 METRICS = Metrics(100, 3_200, 2, "asp", 0.25, 0.05, 6_400.0, STALENESS, {0: 3_000.0, 3: 3_400.0})
 
@@ -100,3 +104,56 @@ def test_what_does_nothing_takes_the_same_calls() -> None:
     board.evaluated(1, {})
     board.entered(1, "")
     board.close()
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from absl import logging
+from hybridsync.telemetry.tensorboard import open_board
+board = open_board(Path(sys.argv[1]), lambda: 0.0)
+print(type(board).__name__, "torch" in sys.modules)
+import torch
+"""
+
+
+def opened_beside(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
+    """Open a board in a fresh interpreter that finds modules of the given text first."""
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    paths = os.pathsep.join((str(folder), str(ROOT)))
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder)],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_pytorch_that_does_not_load_is_not_imported_and_can_be_imported_later(tmp_path: Path) -> None:
+    done = opened_beside(tmp_path, torch="raise OSError('libtorch_global_deps.so: cannot open shared object file')")
+    assert done.stdout == "TensorBoard False\n"
+    assert "libtorch_global_deps" in done.stderr, "by whoever asks for it afterwards"
+
+
+@pytest.mark.parametrize(
+    "raises",
+    [
+        "OSError('no such library')",
+        "ImportError('cannot import name')",
+        "TypeError('protobuf\\nis newer')",
+        "SyntaxError('x')",
+    ],
+)
+def test_a_writer_whose_import_raises_is_told_in_one_line_and_ends_nothing(tmp_path: Path, raises: str) -> None:
+    done = opened_beside(tmp_path, tensorboardX=f"raise {raises}", torch="")
+    assert (done.returncode, done.stdout) == (0, "NullBoard False\n")
+    (line,) = done.stderr.splitlines()
+    assert "no tensorboard is written, tensorboardX cannot be imported: " in line
+
+
+def test_a_writer_that_is_not_installed_is_no_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    assert isinstance(open_board(tmp_path, ManualClock().wall), NullBoard) and not caplog.records
