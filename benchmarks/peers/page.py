@@ -6,14 +6,16 @@ The page is written by hand, but for the blocks between `<!-- made: NAME -->` an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.peers import other_machines
 from benchmarks.peers.figures import Results, Spread, short
 from benchmarks.peers.plot import Bar, Panel, draw
 from benchmarks.peers.systems import OUR_GLOO, OURS, SYSTEMS
 from benchmarks.peers.work import (
+    ALL,
     ALL_REDUCES,
     ASYNC,
     DIGITS,
@@ -21,6 +23,7 @@ from benchmarks.peers.work import (
     OPERATIONS,
     TRANSFERS,
     UNIT_SIZE,
+    AllReduce,
     Digits,
     Transfer,
     case_of,
@@ -31,6 +34,11 @@ PAGE, FOLDER = DOCS / "performance.md", DOCS / "performance"
 KINDS = {LOCKSTEP: "lock-step", ASYNC: "asynchronous"}
 OUR_PLANS = {LOCKSTEP: "`bsp`", ASYNC: "`asp`"}
 MADE_BY_OURS = (OURS, OUR_GLOO)
+FORMS: dict[other_machines.What, Callable[[float], str]] = {
+    "ratio": "{:.1f}".format,
+    "ideal": "{:.1%}".format,
+    "figure": short,
+}
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,7 @@ def blocks(results: Results) -> dict[str, str]:
     """Return the made blocks by their names; a part that was not measured says so."""
     return {
         "machine": _machine(results),
+        "machines": _machines(results),
         "digits": "\n\n".join(_digits(results, work) for work in DIGITS),
         "transfer": "\n\n".join(_transfer(results, work) for work in TRANSFERS),
         "allreduce": _sums(results),
@@ -124,6 +133,39 @@ def _machine(results: Results) -> str:
         rows.append(("load average when a measurement ended", _written(Spread.of(loads), digits=1)))
     rows += [(f"packages of {name}", ", ".join(pins)) for name, pins in results.pins.items()]
     return _table(("what", "value"), rows)
+
+
+def _machines(results: Results) -> str:
+    """Return what the further machines are, and a table for each of them beside the machine of the results."""
+    here, tables = results.machine.get("processor", "this machine"), []
+    for machine in other_machines.read():
+        rows = [
+            (
+                _said(figure),
+                "not measured" if ours is None else ours.written(FORMS[figure.what]),
+                figure.range.written(FORMS[figure.what]),
+                both.written(FORMS[figure.what]),
+            )
+            for figure, ours, both in other_machines.beside(results, machine)
+        ]
+        about = _table(("what", "value"), machine.machine.items())
+        tables.append(f"{about}\n\n{_table(('figure', here, machine.name, 'over both'), rows)}")
+    return "\n\n".join(tables)
+
+
+def _said(figure: other_machines.Figure) -> str:
+    """Return what a figure of a further machine is of."""
+    name, _, part = figure.case.partition("/")
+    work = next(work for work in ALL if work.name == name)
+    system, ours = SYSTEMS[figure.system].title, OUR_PLANS.get(part, "sums" if isinstance(work, AllReduce) else "")
+    if figure.what == "ratio":
+        subject = f"{ours or 'transfers'} over {system}"
+    elif figure.what == "ideal":
+        subject = f"{ours}, of the ideal"
+    else:
+        unit = RATE if isinstance(work, Digits) else TIME if isinstance(work, AllReduce) else BANDWIDTH
+        subject = f"{system}{f' {ours}' if ours and figure.system == OURS else ''}, {unit.name}"
+    return ", ".join(each for each in (subject, work.title, OPERATIONS.get(part, "")) if each)
 
 
 def _digits(results: Results, work: Digits) -> str:

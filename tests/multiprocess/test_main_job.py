@@ -163,14 +163,16 @@ def test_the_timeline_is_a_chrome_trace_with_a_row_for_every_role(job: Job) -> N
 def test_the_summary_has_its_fields(job: Job) -> None:
     summary = job.summary()
     fields = {"exit", "units", "examples", "seconds", "plan", "switches", "final", "staleness", "error"}
-    fields |= {"quarantined_workers", "units_by_host"}
+    fields |= {"quarantined_workers", "units_by_host", "start_up_secs"}
     assert summary.keys() == fields
     assert (summary["exit"], summary["error"], summary["plan"]) == ("completed", None, "bsp:12.5%,asp")
     assert summary["examples"] == WORKLOAD * UNIT_SIZE
     assert summary["units_by_host"] == {}  # of several hosts
     assert summary["final"].keys() == {"accuracy", "loss"}
-    before = job.events("checkpoint")[0]["t"]  # the first phase is announced behind it
-    assert 0 < summary["seconds"] <= job.events()[-1]["t"] - before
+    assert 0 < summary["seconds"] <= job.events()[-1]["t"]
+    (started,) = job.events("training_started")
+    wall = started["wall"] - job.events()[0]["wall"]
+    assert summary["start_up_secs"] == started["start_up_secs"] > wall, "from the command on, before the record"
 
 
 def test_the_configuration_is_kept_with_the_versions(job: Job) -> None:

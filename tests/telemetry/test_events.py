@@ -137,7 +137,7 @@ def test_the_time_without_a_chief_counts_where_the_run_went_on(tmp_path: Path, w
     assert [event["t"] for event in read_events(tmp_path, "phase_ended")] == [7.0, 7.0 + outage + 2.0]
 
 
-def test_a_chief_restarted_before_the_sessions_first_unit_finds_the_time_standing(tmp_path: Path) -> None:
+def test_a_chief_restarted_before_the_sessions_first_unit_finds_that_time_stands_still(tmp_path: Path) -> None:
     clock = ManualClock()
     train(EventLog(tmp_path, clock), clock, 7.0)
     log = EventLog(tmp_path, clock)
