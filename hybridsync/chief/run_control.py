@@ -140,6 +140,12 @@ class RunControl:
         with self._condition:
             return self._state.preempted
 
+    def preempt(self) -> None:
+        """Ask the run to save its state and stop."""
+        with self._condition:
+            self._state.preempted = True
+            self._condition.notify_all()
+
     def fail(self, error: HybridSyncError) -> None:
         """End the run with `error`."""
         with self._condition:

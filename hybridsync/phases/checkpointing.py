@@ -16,7 +16,7 @@ from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.futures import result_within
 from hybridsync.core.units import UnitSet
-from hybridsync.core.work_deadlines import COMPILE_SECS, SLACK_SECS, UNWATCHED, Watching
+from hybridsync.core.work_deadlines import SLACK_SECS, UNLIMITED, UNWATCHED, Watching
 from hybridsync.interfaces.messages import Snapshot
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.evaluation import Evaluator
@@ -100,9 +100,9 @@ class _Answer:
 class _Queue:
     """Does one job after another in a thread of its own, which does not keep a process alive as an executor's would."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name="commit", daemon=True).start()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def submit(self, job: Callable[[], Any]) -> Future:
         future: Future = Future()
@@ -120,7 +120,9 @@ class _Queue:
 
 
 class Committer:
-    """One background thread that commits and evaluates captures in the order in which they come.
+    """Commits captures in one background thread and evaluates them in another, in the order in which they come.
+
+    No save waits for the user's code: an evaluation may take, or hang, as long as it likes.
 
     Args:
       store: storage of the checkpoints; None for a run without a workdir.
@@ -145,7 +147,7 @@ class Committer:
         self._watchdog, self._commit_secs = watchdog, COMMIT_DEADLINE_SECS + 2 * transfer_secs(layout.nbytes)
         self._store, self._layout, self._reader_at = store, layout, reader_at
         self._evaluator, self._clock, self._keep = evaluator, clock, keep
-        self._queue = _Queue()
+        self._queue, self._evaluating = _Queue("commit"), _Queue("evaluate")
         self._commits: dict[Future[Commit], tuple[int, float]] = {}
         self.state: TrainState | None = None
 
@@ -175,36 +177,31 @@ class Committer:
           after: event that the fetch waits for, at most YIELD_SECS: roles that need the state to train come first.
         """
         fetched: Future[TrainState] = Future()
-        started = self._clock.monotonic()
+        started, units = self._clock.monotonic(), snapshot.held.units
 
         def commit() -> Commit:
-            after.wait(YIELD_SECS)
-            state = fetch(source, snapshot.snapshot_id, snapshot.held.fingerprint, self._layout, self._reader_at)
-            self.state = state
-            fetched.set_result(state)
-            num_bytes = 0
-            if self._store is not None:
-                num_bytes = self._store.save(state, units=snapshot.held.units, ledger=ledger, run=run).bytes
-            self._keep(snapshot, state)
-            return Commit(snapshot.held.units, num_bytes, self._clock.monotonic() - started)
+            with self._watchdog.work(f"the commit of {units} units", self._commit_secs):
+                after.wait(YIELD_SECS)
+                state = fetch(source, snapshot.snapshot_id, snapshot.held.fingerprint, self._layout, self._reader_at)
+                self.state = state
+                fetched.set_result(state)
+                num_bytes = 0
+                if self._store is not None:
+                    num_bytes = self._store.save(state, units=units, ledger=ledger, run=run).bytes
+                self._keep(snapshot, state)
+            return Commit(units, num_bytes, self._clock.monotonic() - started)
 
-        def measure() -> dict[str, float] | None:
-            if not evaluate or not fetched.done():
+        def measure() -> Any:
+            wait([committed])  # which fetches the state; it comes first also where both are waited for
+            if not fetched.done():
                 return None
-            return self._evaluator.evaluate(fetched.result(), UnitSet(snapshot.applied))
+            with self._watchdog.work(f"the evaluation of {units} units", UNLIMITED):  # who collects it judges lateness
+                return self._evaluator.evaluate(fetched.result(), UnitSet(snapshot.applied))
 
         self._commits = {earlier: told for earlier, told in self._commits.items() if not earlier.done()}
-        units = snapshot.held.units
-        committed = self._queue.submit(self._watched(commit, f"the commit of {units} units", self._commit_secs))
+        committed = self._queue.submit(commit)
         self._commits[committed] = units, started
-        return committed, self._queue.submit(self._watched(measure, f"the evaluation of {units} units", COMPILE_SECS))
-
-    def _watched(self, job: Callable[[], Any], name: str, limit_secs: float) -> Callable[[], Any]:
-        def watched() -> Any:
-            with self._watchdog.work(name, limit_secs):
-                return job()
-
-        return watched
+        return committed, self._evaluating.submit(measure if evaluate else lambda: None)
 
     def close(self) -> None:
         """Wait for the pending commits, for each until `commit_secs` after it was asked for.
@@ -213,6 +210,7 @@ class Committer:
         log, not raised: what ended the run may be on its way to the caller.
         """
         self._queue.close()
+        self._evaluating.close()
         newest = max((started for _, started in self._commits.values()), default=0.0)
         secs = commit_secs(self._layout.nbytes)
         left = newest + secs - self._clock.monotonic()

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -22,8 +23,9 @@ from hybridsync.interfaces.messages import Process, RoleEvent, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Span
 from hybridsync.phases.checkpointing import Commit
+from hybridsync.phases.guests import Guests, name_of
 from hybridsync.policies.straggler_detector import Decision
-from hybridsync.telemetry.events import read_events, started_at
+from hybridsync.telemetry.events import COMMON, read_events, started_at
 from hybridsync.telemetry.host_units import HostWorker, nested
 from hybridsync.telemetry.metrics import Metrics, Staleness
 from hybridsync.telemetry.older_times import TRAINING_STARTED
@@ -31,9 +33,12 @@ from hybridsync.telemetry.process_registry import Roster
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary, Units, write_summary
 from hybridsync.telemetry.switch_costs import StageTimes, Switches
+from hybridsync.training.evaluation import numbers
 from hybridsync.training.run import Run
 
 Hook = Callable[[Metrics], None]
+_TAKEN = {*COMMON, "units", "examples", "self"}
+"""Names that no figure of an evaluation may have: its event has them already."""
 
 
 @dataclass
@@ -98,6 +103,7 @@ class Reporter:
         self._roster = Roster(told)
         self._due = [(chief.num_applied // every + 1) * every for _, every in hooks]
         self._final: dict[str, Any] = {}
+        self.guests = Guests(self.event, self.show_line, chief.preempt, clock)
         self._stragglers: set[int] = set()
         self._orders_told = _newest_order(told)
 
@@ -245,11 +251,29 @@ class Reporter:
         self.event("save_failed", units=units, error=why)
         self.show_line(f"not durable since unit {units:,}, training goes on and the save is tried again: {why}")
 
-    def evaluated(self, units: int, figures: dict[str, Any] | None) -> None:
-        """Write what a task measured of the state at `units`."""
-        if figures is None:
+    def evaluated(self, units: int, outcome: Callable[[], Any]) -> None:
+        """Write what a task measured of the state at `units`; what is no number is left out, and reported.
+
+        Args:
+          units: units applied in the state.
+          outcome: returns what was measured, None for nothing; raises what the task's functions raised.
+        """
+        task, name = self._run.task, f"the evaluation at unit {units:,}"
+
+        def measured() -> tuple[dict[str, float], list[str]] | None:
+            found = outcome()
+            return numbers(found) if found is not None else None
+
+        found = self.guests.call(name, measured, ({}, []), function=task.summarize or task.evaluate)
+        if found is None:
             return
-        self._final = figures
+        figures, wrong = found
+        wrong += [f"{each!r} is a name that each event has" for each in sorted(_TAKEN & figures.keys())]
+        self._final = figures = {each: value for each, value in figures.items() if each not in _TAKEN}
+        if wrong:
+            self.guests.failed(name, f"{'; '.join(wrong)}: return numbers by name")
+        if not figures:
+            return
         fields = {"accuracy": None, "loss": None, **figures}
         self.event("evaluation", examples=units * self._run.config.unit_size, units=units, **fields)
         self._recorder.board.evaluated(units, figures)
@@ -413,7 +437,7 @@ class Reporter:
         for index, (hook, every) in enumerate(self._hooks):
             if metrics.units >= self._due[index]:
                 self._due[index] = (metrics.units // every + 1) * every
-                hook(metrics)
+                self.guests.call(f"the hook {name_of(hook)}", partial(hook, metrics), None, function=hook)
 
     def _settle_switches(self, first_applied: float = 0.0) -> None:
         if self._switches.pending:
@@ -434,7 +458,7 @@ class Reporter:
     def finish(self, how: Any, error: str | None) -> Summary:
         """Write the last metrics and the summary, and return it.
 
-        A run that failed calls no hooks any more: it may be one of them that ended it, and would do so again.
+        A run that failed calls no hooks any more: the user may have broken off one of them, which would go on.
 
         Raises:
           WorkdirTaken: another chief writes the run's record by now.
@@ -447,6 +471,7 @@ class Reporter:
         if self._phase is not None and news:
             until = self._over_since or self._clock.monotonic()
             self._write_metrics(self._metrics(self._joined(), until), until)
+        self.guests.close()
         counts = self._chief.counts()
         summary = Summary(
             exit=how,
@@ -482,8 +507,12 @@ class Reporter:
         workers = len(self._phase.members)
         factor = protocol.lr_factor(sum(self._phase.shares) or protocol.units_per_update(workers), workers)
         config = self._run.config
-        rate = self._run.optimizer.learning_rate_after(jnp.int32(units), config.unit_size, config.workload)
-        return float(rate * np.float32(factor))
+
+        def rate() -> float:
+            found = self._run.optimizer.learning_rate_after(jnp.int32(units), config.unit_size, config.workload)
+            return float(found * np.float32(factor))
+
+        return self.guests.call("the schedule of the learning rate", rate, math.nan)
 
 
 def _newest_order(events: Iterable[Mapping[str, Any]]) -> int:

@@ -7,11 +7,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from hybridsync.chief.run_control import RunControl
 from hybridsync.config import to_json
 from hybridsync.core.clock import Clock
+from hybridsync.core.futures import result_within
 from hybridsync.core.units import Range
 from hybridsync.core.work_deadlines import SLACK_SECS, UNWATCHED, Watching
 from hybridsync.interfaces.messages import Snapshot
@@ -27,6 +29,8 @@ MOST_RETRY_SECS = 60.0
 """The longest such time; shorter where saves are more frequent."""
 MOST_AWAITED_SECS = 5.0
 """The longest such time where the end of a phase waits for it, and may keep the workers waiting."""
+LEAVING_SECS = 10.0
+"""How long a run that was asked to stop waits for an evaluation under way, once its state is saved."""
 
 
 class SaveSchedule:
@@ -188,18 +192,15 @@ class SaveSchedule:
             self._reporter.skipped(first, newest - every, (newest - first) // every, units)
 
     def collect(self, *, all_of_them: bool = False) -> None:
-        """Tell of the evaluations that have ended, or wait for all of them.
-
-        Raises:
-          WaitTimeout: an evaluation did not end in time.
-          HybridSyncError: the error of an evaluation.
-        """
+        """Report the evaluations that have ended, or wait for all of them; one that fails, or is late, ends nothing."""
         while self._evaluations and (all_of_them or self._evaluations[0][1].done()):
             units, evaluation = self._evaluations.popleft()
             what = f"the evaluation at unit {units}"
-            with self._watchdog.work(what, COMMIT_DEADLINE_SECS + SLACK_SECS):
-                accuracy = result_of(evaluation, what)
-            self._reporter.evaluated(units, accuracy)
+            secs = LEAVING_SECS if self._control.preempted else COMMIT_DEADLINE_SECS
+            with self._watchdog.work(what, secs + SLACK_SECS):
+                self._reporter.evaluated(
+                    units, partial(result_within, evaluation, secs, f"it has not ended in {secs:g} s")
+                )
 
     def _await_end(self, commit: Future[Commit], tick: Callable[[], None]) -> float:
         """Wait for a commit until its deadline, which is returned in seconds."""
@@ -211,4 +212,7 @@ class SaveSchedule:
         return secs
 
     def _evaluation_is_due(self) -> bool:
+        """Return whether a place has come at which to evaluate; each evaluation waits for the one before it."""
+        if self._evaluations:
+            return False
         return self._control.num_applied >= self._next_evaluation

@@ -89,6 +89,7 @@ _TOLD: dict[str, tuple[Sort, Callable[[Mapping[str, Any]], str]]] = {
     "switch_ordered": ("decided", _ordered),
     "order_dropped": ("decided", lambda event: f"the order of {event['protocol']} dropped: {event['why']}"),
     "stop_ordered": ("decided", _ordered),
+    "user_code_failed": ("other", lambda event: f"{event['code']} failed: {event['error']}"),
     "rollback": (
         "rollback",
         lambda event: f"back to unit {event['to_units']:,}; {event['rolled_back']:,} units are applied again",

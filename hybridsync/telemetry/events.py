@@ -58,6 +58,7 @@ FIELDS: dict[str, dict[str, str]] = {
     },
     "checkpoint": {"units": "a count", "bytes": "a count", "secs": NUMBER},
     "save_failed": {"units": "a count", "error": "a text"},
+    "user_code_failed": {"code": "a text", "error": "a text", "times": "a count"},
     "unit_quarantined": {"unit": "a count", "workers": "counts", "reason": "a text"},
     "worker_quarantined": {"worker": "a count", "reason": "a text"},
     "run_finished": {},

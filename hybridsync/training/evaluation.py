@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 import jax
+import numpy as np
 
+from hybridsync.core.errors import TaskError
 from hybridsync.core.units import UnitSet
-from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.training.state import TrainState
 from hybridsync.training.task import Task
 
@@ -19,24 +22,36 @@ class Evaluator:
 
     Args:
       task: task of the states; its `summarize` is used if it has one, else `evaluate` summed over the held-out batches.
-      watchdog: watchdog of the process; each batch is progress.
     """
 
-    def __init__(self, task: Task, watchdog: Watching = UNWATCHED) -> None:
-        self._task, self._watchdog = task, watchdog
+    def __init__(self, task: Task) -> None:
+        self._task = task
         self._sums = jax.jit(self._evaluate) if task.evaluate is not None else None
 
-    def evaluate(self, state: TrainState, applied: UnitSet) -> dict[str, float] | None:
-        """Return the task's figures ({"accuracy", "loss"} for classifiers), None where it has nothing to measure."""
+    def evaluate(self, state: TrainState, applied: UnitSet) -> Any:
+        """Return what the task measures ({"accuracy", "loss"} for classifiers), None where it has nothing to measure.
+
+        It is what the user's functions make of it: see `numbers`.
+
+        Raises:
+          TaskError: the functions do not return what a task promises.
+          Exception: the functions' own errors.
+        """
         if self._task.summarize is not None:
-            return self._task.summarize(state.params, state.model_state, applied)
+            found = self._task.summarize(state.params, state.model_state, applied)
+            return check_figures(found, "Task.summarize")
         if self._sums is None:
             return None
         totals: dict[str, float] = {}
         for batch in self._task.source.test_batches(BATCH_EXAMPLES):
-            for name, value in jax.device_get(self._sums(state.params, state.model_state, batch)).items():
-                totals[name] = totals.get(name, 0.0) + float(value)
-            self._watchdog.progress()
+            sums = jax.device_get(self._sums(state.params, state.model_state, batch))
+            found, wrong = numbers(check_figures(sums, "Task.evaluate"))
+            if wrong:
+                raise TaskError(f"Task.evaluate returns sums over a batch: {'; '.join(wrong)}; return numbers")
+            if "count" not in found:
+                raise TaskError(f"Task.evaluate returns {', '.join(found) or 'nothing'} without 'count'; add it")
+            for name, value in found.items():
+                totals[name] = totals.get(name, 0.0) + value
         count = totals.get("count", 0.0)
         if not count:
             return None
@@ -48,3 +63,60 @@ class Evaluator:
     def _evaluate(self, params: Any, model_state: Any, batch: Any) -> dict[str, Any]:
         assert self._task.evaluate is not None
         return self._task.evaluate(params, model_state, self._task.source.prepare(batch))
+
+
+def check_figures(found: Any, what: str) -> Mapping[Any, Any]:
+    """Return what a function of the user's has measured, where it is figures by name.
+
+    Raises:
+      TaskError: it is something else.
+    """
+    if isinstance(found, Mapping):
+        return found
+    raise TaskError(f"{what} returned {_kind(found)}; return numbers by name, such as {{'accuracy': .9}}")
+
+
+def numbers(found: Mapping[Any, Any]) -> tuple[dict[str, float], list[str]]:
+    """Return the figures that are numbers, as Python has them, and what is wrong with each of the others.
+
+    >>> numbers({"accuracy": np.float32(0.5), "loss": float("nan"), "best": None, "per_class": np.ones(3)})
+    ({'accuracy': 0.5, 'loss': nan}, ["'best' is None", "'per_class' is an array of shape (3,)"])
+
+    Raises:
+      Exception: an object of the user's raises where it is asked for its number.
+    """
+    figures: dict[str, float] = {}
+    wrong: list[str] = []
+    for name, value in found.items():
+        number = _number(value)
+        if not isinstance(name, str):
+            wrong.append(f"a name is {_kind(name)}, not a text")
+        elif number is None:
+            wrong.append(f"{name!r} is {_kind(value)}")
+        else:
+            figures[name] = number
+    return figures, wrong
+
+
+def _number(value: Any) -> float | None:
+    """Return a value as Python has it, None where it is no number: scalars of NumPy and JAX are numbers."""
+    if value is None or isinstance(value, str | bytes | Mapping):
+        return None
+    try:
+        if np.ndim(value):
+            return None
+        number = float(value)  # an integer may be too large for it, and so for whoever reads it
+    except (TypeError, ValueError, OverflowError):  # as of a traced value of JAX
+        return None
+    try:
+        return index(value)
+    except TypeError:
+        return number
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "None"
+    shape = getattr(value, "shape", ())
+    name = type(value).__name__
+    return f"an array of shape {tuple(shape)}" if shape else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

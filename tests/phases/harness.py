@@ -44,6 +44,10 @@ class Told:
     rates: dict[int, float] = field(default_factory=dict)
     members: Members = field(default_factory=Members)
     orders: Orders = field(default_factory=Orders)
+    preempted: bool = False
+
+    def preempt(self) -> None:
+        self.preempted = True
 
     def take_reports(self) -> ReportBuffer:
         taken, self.reports = self.reports, ReportBuffer()

@@ -251,7 +251,7 @@ def test_a_process_whose_disk_hangs_can_end() -> None:
         "import threading\n"
         "from hybridsync.phases.checkpointing import _Queue\n"
         "hangs = threading.Event()\n"
-        "future = _Queue().submit(lambda: (hangs.set(), threading.Event().wait()))\n"
+        "future = _Queue('commit').submit(lambda: (hangs.set(), threading.Event().wait()))\n"
         "assert hangs.wait(10)\n"
         "print('ends', future.done())\n"
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -112,15 +113,83 @@ def test_hooks_are_called_at_their_units_and_once_however_many_were_passed(
     assert [line["units"] for line in harness.metrics()] == [29, 30, 55, 60], "each with the metrics of its moment"
 
 
-def test_a_hook_that_ended_the_run_is_not_called_again_by_its_end(make_harness: Callable[..., Harness]) -> None:
+def test_a_hook_that_raises_is_reported_and_called_again_and_the_others_are_called(
+    make_harness: Callable[..., Harness],
+) -> None:
+    seen: list[int] = []
+
     def fail(metrics: Any) -> None:
         raise ZeroDivisionError("the hook's own")
 
-    harness = make_harness(hooks=[(fail, 10)])
-    with pytest.raises(ZeroDivisionError):
-        harness.after(0.1, num_applied=12)
+    harness = make_harness(hooks=[(fail, 10), (lambda metrics: seen.append(metrics.units), 10)])
+    harness.after(0.1, num_applied=12)
+    harness.after(0.1, num_applied=24)
+    assert seen == [12, 24]
+    assert harness.reporter.finish("completed", None).exit == "completed"
+    first, last = events_of(harness.workdir, "user_code_failed")
+    assert "fail" in first["code"] and "ZeroDivisionError: the hook's own" in first["error"]
+    assert (first["times"], last["times"]) == (1, 2)
+
+
+def test_a_run_that_failed_calls_no_hook_again(make_harness: Callable[..., Harness]) -> None:
+    seen: list[int] = []
+    harness = make_harness(hooks=[(lambda metrics: seen.append(metrics.units), 10)])
+    harness.after(0.1, num_applied=12)
     harness.chief.num_applied = 24
-    assert harness.reporter.finish("failed", "a hook's own error").exit == "failed"
+    assert harness.reporter.finish("failed", "broken off").exit == "failed"
+    assert seen == [12]
+
+
+def refused(harness: Harness, outcome: Callable[[], Any]) -> str:
+    """Return what is said of an evaluation that fails, or is not all numbers."""
+    harness.reporter.evaluated(60, outcome)
+    *_, event = events_of(harness.workdir, "user_code_failed")
+    assert event["code"] == "the evaluation at unit 60"
+    return str(event["error"])
+
+
+def test_an_evaluation_that_raises_costs_its_figures_alone(harness: Harness) -> None:
+    harness.reporter.evaluated(50, lambda: {"accuracy": 0.5})
+    assert "ZeroDivisionError" in refused(harness, lambda: 1 / 0)
+    assert [event["units"] for event in events_of(harness.workdir, "evaluation")] == [50]
+    assert harness.reporter.finish("completed", None).final == {}, "the figures of an older state are not the last"
+
+
+def test_what_is_no_number_is_left_out_of_an_evaluation(harness: Harness) -> None:
+    said = refused(harness, lambda: {"accuracy": 0.75, "loss": "low", "best": None, "per_class": np.ones(3)})
+    assert all(text in said for text in ("'loss' is a str", "'best' is None", "'per_class' is an array of shape (3,)"))
+    (event,) = events_of(harness.workdir, "evaluation")
+    assert (event["accuracy"], event["loss"]) == (0.75, None) and "best" not in event
+    assert harness.reporter.finish("completed", None).final == {"accuracy": 0.75}
+
+
+@pytest.mark.parametrize("name", ["t", "wall", "kind", "phase", "units", "examples", "self"])
+def test_a_figure_may_have_any_name_but_those_of_each_event(harness: Harness, name: str) -> None:
+    assert f"{name!r} is a name that each event has" in refused(harness, lambda: {name: 1.0, "accuracy": 0.5})
+    (event,) = events_of(harness.workdir, "evaluation")
+    assert (event["kind"], event["units"], event["accuracy"]) == ("evaluation", 60, 0.5)
+
+
+def test_an_object_that_raises_where_its_number_is_asked_for_costs_the_figures_alone(harness: Harness) -> None:
+    class Odd:
+        def __float__(self) -> float:
+            raise RuntimeError("no number today")
+
+    assert "no number today" in refused(harness, lambda: {"accuracy": Odd()})
+    assert events_of(harness.workdir, "evaluation") == []
+
+
+def test_a_schedule_that_raises_costs_the_rate_in_the_record_alone(
+    tmp_path: Path, make_harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*told: Any) -> float:
+        raise RuntimeError("the schedule is out")
+
+    monkeypatch.setattr(Optimizer, "learning_rate_after", fail)
+    make_harness()
+    (entered,) = events_of(tmp_path, "phase_entered")
+    assert entered["learning_rate"] is None
+    assert "the schedule is out" in events_of(tmp_path, "user_code_failed")[0]["error"]
 
 
 # --- what else a tick takes, and the end ---
@@ -284,8 +353,8 @@ def test_a_chief_that_was_away_before_the_first_unit_leaves_the_time_at_nothing(
 
 
 def test_the_summary_says_what_was_told(harness: Harness) -> None:
-    harness.reporter.evaluated(60, None)
-    harness.reporter.evaluated(60, {"accuracy": 0.75, "loss": 0.5})
+    harness.reporter.evaluated(60, lambda: None)
+    harness.reporter.evaluated(60, lambda: {"accuracy": 0.75, "loss": 0.5})
     harness.after(0.5, num_applied=60, reports=ReportBuffer(staleness=[1, 3]))
     harness.after(0.5, num_applied=80, reports=ReportBuffer(staleness=[5]))
     summary = harness.reporter.finish("preempted", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -74,8 +75,8 @@ class Told(Reporter):
     def seconds(self) -> float:
         return 12.5
 
-    def evaluated(self, units: int, figures: Any) -> None:
-        self.told.append((units, figures))
+    def evaluated(self, units: int, outcome: Callable[[], Any]) -> None:
+        self.told.append((units, outcome()))
 
     def skipped(self, first: int, last: int, places: int, units: int) -> None:
         self.left_out.append((first, last, places, units))

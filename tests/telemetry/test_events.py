@@ -34,6 +34,7 @@ PROMISED = {
     "evaluation_skipped": "first last places units why",
     "checkpoint": "units bytes secs",
     "save_failed": "units error",
+    "user_code_failed": "code error times",
     "unit_quarantined": "unit workers reason",
     "worker_quarantined": "worker reason",
     "world_renewed": "why",

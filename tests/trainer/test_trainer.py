@@ -244,22 +244,6 @@ def test_a_trainer_fits_once_at_a_time_and_who_is_refused_leaves_the_other_alone
     assert trainer._hooks == [(again, 32)]
 
 
-@pytest.mark.parametrize("plan", ["bsp", "asp"])
-def test_an_error_in_a_hook_ends_the_run_at_once_and_is_recorded(plan, tmp_path):
-    trainer = tally_trainer(plan, 4000, workdir=tmp_path / "run", emulation=SLOW)
-
-    def fail(metrics) -> None:
-        raise ZeroDivisionError("the hook's own")
-
-    trainer.add_hook(fail, every=8)
-    with pytest.raises(ZeroDivisionError):
-        trainer.fit()
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["exit"] == "failed"
-    assert "ZeroDivisionError" in summary["error"]
-    assert events_of(tmp_path / "run", "run_finished")
-
-
 def test_an_interrupt_while_the_servers_state_is_copied_is_raised_as_it_is(monkeypatch, tmp_path):
     """The controller runs in the caller's thread and asks the primary for the copy."""
 

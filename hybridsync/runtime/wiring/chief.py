@@ -131,7 +131,7 @@ class ChiefRole:
             hooks=[*hooks],
             switches=opening.switches,
         )
-        evaluator = Evaluator(run.task, watchdog)
+        evaluator = Evaluator(run.task)
         self._committer = Committer(
             opening.store, self._layout, holder_at, evaluator, clock, self.committed.store, watchdog
         )
