@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST = 450
+MOST = 800
 
 
 def sources() -> Iterator[tuple[str, str]]:
