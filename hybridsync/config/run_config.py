@@ -210,7 +210,7 @@ class HangConfig:
     """Sets when a process that makes no progress is given up: it is ended, and another one takes its place.
 
     A process that has died is noticed at once, whatever these limits are. No limit ends a worker that nobody waits for.
-    The user is warned at half of a limit, after WARN_SECS at the latest.
+    The user is warned at half of a limit, after WARN_SECS at the latest (see docs/faults.md).
 
     Args:
         compute_secs: shortest time that a worker may be at one unit; it may take ten times as long as its recent units

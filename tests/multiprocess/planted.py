@@ -25,6 +25,7 @@ from hybridsync.cli import train
 from hybridsync.runtime import fork_server, processes, role_pipe, supervisor, supervisor_spec
 from tests.multiprocess.planted_audit import AUDITS
 from tests.multiprocess.planted_hangs import HANGS
+from tests.multiprocess.planted_pauses import PAUSES
 
 if TYPE_CHECKING:
     from hybridsync.core.clock import Clock
@@ -390,7 +391,9 @@ def plant(name: str) -> None:
         stands_at(stage, workdir_of_the_run())
     else:
         for part in bug.split("+"):
-            if part in HANGS or part in AUDITS:
+            if part in PAUSES:
+                PAUSES[part](here.role, here.role_id, workdir_of_the_run())
+            elif part in HANGS or part in AUDITS:
                 {**HANGS, **AUDITS}[part](here.role, workdir_of_the_run())
             else:
                 BUGS[part]()

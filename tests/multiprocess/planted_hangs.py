@@ -1,7 +1,7 @@
 """Hangs for `planted.py` to plant: no bugs, but work that never ends, the first time that a process comes to it.
 
-Watchdogs give every piece of work FLOOR_SECS here, and no piece that hangs a longer limit. As in production this is
-longer than the leases, so that a role which the watchdog ends has sent heartbeats until then.
+Watchdogs give every piece of work FLOOR_SECS here, and no piece that hangs a longer limit; `LIMITS` are flags of such a
+job. FLOOR_SECS is longer than the leases, so that a role which the watchdog ends has sent heartbeats until then.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 FLOOR_SECS = 5.0
 LEASE_SECS = 3.0
-"""Lease of a server: a worker's is as long."""
+LIMITS = (f"--set=hang.silent_secs={LEASE_SECS:g}", f"--set=hang.read_secs={FLOOR_SECS:g}")
 HANG_SECS = 600.0
 
 
@@ -35,19 +35,15 @@ def _hang_once(owner: Any, name: str, flag: Path, *, where: Callable[..., bool] 
     setattr(owner, name, hang)
 
 
-def _shorten_limits(role: str) -> None:
+def _shorten_limits() -> None:
     from hybridsync.runtime import watchdog
 
     watchdog.FLOOR_SECS = FLOOR_SECS
-    if role == "chief":
-        from hybridsync.chief import membership
-
-        membership.SERVER_LEASE_SECS = LEASE_SECS
 
 
 def unit_17_hangs_once(role: str, workdir: Path) -> None:
     """The worker that computes unit 17 first never ends it."""
-    _shorten_limits(role)
+    _shorten_limits()
     if role == "worker":
         from hybridsync.data import TallySource
 
@@ -56,7 +52,7 @@ def unit_17_hangs_once(role: str, workdir: Path) -> None:
 
 def a_hand_over_hangs_once(role: str, workdir: Path) -> None:
     """The server that takes over a state first never has it."""
-    _shorten_limits(role)
+    _shorten_limits()
     if role == "server":
         from hybridsync.server import shard_state
 
@@ -66,7 +62,7 @@ def a_hand_over_hangs_once(role: str, workdir: Path) -> None:
 
 def an_update_hangs_once(role: str, workdir: Path) -> None:
     """The server that comes to its 60th update first never ends it."""
-    _shorten_limits(role)
+    _shorten_limits()
     if role == "server":
         from hybridsync.server.shard_state import Shard
 
@@ -76,7 +72,7 @@ def an_update_hangs_once(role: str, workdir: Path) -> None:
 
 def a_save_hangs_once(role: str, workdir: Path) -> None:
     """The chief that saves applied units first never ends that."""
-    _shorten_limits(role)
+    _shorten_limits()
     if role == "chief":
         from hybridsync.phases import checkpointing
         from hybridsync.storage.checkpoints import CheckpointStore

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hybridsync.core.clock import SYSTEM_CLOCK
 from tests.multiprocess.job import Job, assert_exactly_once
-from tests.multiprocess.scenarios import gone, tally
+from tests.multiprocess.scenarios import SOON, gone, tally
 
 KINDS = {"worker": 5, "stop": 2, "server": 2, "chief": 2}
 """How often each kind of fault is drawn; a stop is a worker's."""
@@ -102,7 +102,7 @@ def everybody_is_hurt_at_random(
     """Workers killed and stopped, servers and the chief killed: the run ends by itself; returns how often each was."""
     rng = random.Random(seed)
     hurt: Counter[str] = Counter()
-    more = (f"--servers={servers}", "--set=model.copies=4", "--checkpoint_secs=2")
+    more = (*SOON, f"--servers={servers}", "--set=model.copies=4", "--checkpoint_secs=2")
     with tally(workdir, *more, plan=plan, units=units, workers=WORKERS, unit_secs=unit_secs) as job:
         victims = Victims(job, KINDS, servers)
         job.until_units(FIRST_UNITS)

@@ -23,6 +23,9 @@ GLOO = "--collective=host"
 GRPC = "--link=grpc"
 """For pushes that leave shared memory alone."""
 
+SOON = ("--set=hang.silent_secs=4", "--set=hang.compute_secs=4", "--set=hang.read_secs=4")
+"""For processes that are stopped, or hang, for good: half a minute is nothing by default."""
+
 TCP = "--link=tcp"
 """For buffers on sockets of their own, as between hosts."""
 
@@ -187,7 +190,7 @@ def a_worker_is_stopped_beyond_its_lease(
 ) -> None:
     """The others go on and take over its units; its process is ended, and another one takes its place."""
     planted = until_told(planted)
-    with tally(workdir, plan=plan, units=units, workers=workers, unit_secs=0.05, planted=planted) as job:
+    with tally(workdir, *SOON, plan=plan, units=units, workers=workers, unit_secs=0.05, planted=planted) as job:
         job.until_units(100)
         pid = job.kill_worker(victim, signal.SIGSTOP)
         lost = job.until_lost(pid)
@@ -218,7 +221,8 @@ def members_are_lost_in_lock_step(
     """All victims at once: the others step on in a mesh of their own, lose nothing, and take the reborn in."""
     planted = until_told("the_reborn_wait_to_be_called", planted)
     others = [worker for worker in range(workers) if worker not in victims]
-    with tally(workdir, plan=plan, units=units, workers=workers, unit_secs=0.05, planted=planted) as job:
+    soon = SOON if number == signal.SIGSTOP else ()
+    with tally(workdir, *soon, plan=plan, units=units, workers=workers, unit_secs=0.05, planted=planted) as job:
 
         def are_together() -> bool:
             entered = job.events("phase_entered")
@@ -253,8 +257,9 @@ def a_member_of_groups_is_lost(
     workdir: Path, number: signal.Signals = signal.SIGKILL, *, plan: str = "preduce", victim: int = 2, planted: str = ""
 ) -> None:
     """The others go on from their last full synchronisation, whose units alone are kept, and take the reborn in."""
-    save, planted = "--checkpoint_secs=1", until_told("the_reborn_wait_to_be_called", planted)
-    with tally(workdir, save, plan=plan, units=3000, unit_secs=0.05, planted=planted) as job:
+    more = ("--checkpoint_secs=1", *(SOON if number == signal.SIGSTOP else ()))
+    planted = until_told("the_reborn_wait_to_be_called", planted)
+    with tally(workdir, *more, plan=plan, units=3000, unit_secs=0.05, planted=planted) as job:
         job.until(lambda: len(job.events("checkpoint")) > 1, "a full synchronisation was committed")
         committed = job.events("checkpoint")[-1]["units"]
         job.until_units(committed + 40)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.multiprocess.job import Job, assert_exactly_once, processes_of
 from tests.multiprocess.planted import SAVE_STAGES
-from tests.multiprocess.scenarios import gone, tally
+from tests.multiprocess.scenarios import SOON, gone, tally
 from tests.multiprocess.stages import STAGES
 
 ANYWHERE = "anywhere"
@@ -124,7 +124,7 @@ def a_server_stands_still(workdir: Path, secs: float | None, *, units: int = 900
 
     Returns the run's accounting.
     """
-    more = ("--checkpoint_secs=2", "--servers=2", "--set=model.copies=4")
+    more = ("--checkpoint_secs=2", "--servers=2", "--set=model.copies=4", *(SOON if secs is None else ()))
     with tally(workdir, *more, plan="asp", units=units, workers=3, unit_secs=0.02) as job:
         job.until_units(units // 6)
         (pid,) = [e["pid"] for e in job.events("role_started") if (e["role"], e["id"]) == ("server", 0)]

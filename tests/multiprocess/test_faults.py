@@ -78,7 +78,6 @@ def test_a_member_killed_while_the_next_mesh_connects_costs_nobody_else_a_restar
     assert scenarios.a_member_dies_while_the_next_mesh_connects(tmp_path / "run") < 10.0  # gloo itself would wait 30
 
 
-@pytest.mark.alone  # a survivor that gets no processor for 2 s is given up, and has the only state since the start
 @pytest.mark.parametrize("deaths", [2, pytest.param(4, marks=pytest.mark.soak)])
 def test_more_members_may_be_lost_than_the_process_group_has_meshes(tmp_path: Path, deaths: int) -> None:
     scenarios.more_members_are_lost_than_there_are_meshes(tmp_path / "run", deaths=deaths)

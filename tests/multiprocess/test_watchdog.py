@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.multiprocess.job import Job, assert_exactly_once
-from tests.multiprocess.planted_hangs import FLOOR_SECS, LEASE_SECS
+from tests.multiprocess.planted_hangs import FLOOR_SECS, LEASE_SECS, LIMITS
 from tests.multiprocess.scenarios import newest_pid, tally, until_told
 
 pytestmark = pytest.mark.timeout(300)
@@ -27,10 +27,10 @@ def assert_watchdog_told(job: Job, role: str, work: str, *frames: str) -> None:
 
 def test_a_worker_that_hangs_where_nobody_waits_for_it_is_replaced(tmp_path: Path) -> None:
     planted = until_told("unit_17_hangs_once")
-    with tally(tmp_path / "run", plan="asp", units=3000, workers=2, unit_secs=0.05, planted=planted) as job:
+    with tally(tmp_path / "run", *LIMITS, plan="asp", units=3000, workers=2, unit_secs=0.05, planted=planted) as job:
         (lost,) = job.until(lambda: job.events("role_lost"), "a worker was lost")
         worker = lost["id"]
-        told = f"exit 70: the watchdog ends worker {worker}: unit 17 has made no progress for "
+        told = f"exit 70: the watchdog ends worker {worker}: reading the data of a unit has made no progress for "
         assert lost["role"] == "worker" and lost["reason"].startswith(told)
         job.until(lambda: job.live_workers().get(worker, lost["pid"]) != lost["pid"], "another process had joined")
         job.hurry()
@@ -38,14 +38,14 @@ def test_a_worker_that_hangs_where_nobody_waits_for_it_is_replaced(tmp_path: Pat
         assert_exactly_once(job.summary())
         assert job.summary()["units"]["dropped"] == 0
         assert [event["pid"] for event in job.events("role_lost")] == [lost["pid"]]
-        assert_watchdog_told(job, f"worker-{worker}", "unit 17", "in gradient")
+        assert_watchdog_told(job, f"worker-{worker}", "reading the data of a unit", "in gradient")
 
 
 @pytest.mark.soak
 @pytest.mark.one_of_each_soak
 def test_a_server_that_hangs_while_it_takes_over_a_state_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
     planted = "a_hand_over_hangs_once"
-    with tally(tmp_path / "run", plan="bsp:25%,asp", units=400, workers=2, planted=planted) as job:
+    with tally(tmp_path / "run", *LIMITS, plan="bsp:25%,asp", units=400, workers=2, planted=planted) as job:
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         assert job.summary()["units"]["rolled_back"] == 0
@@ -60,11 +60,13 @@ def test_a_server_that_hangs_while_it_takes_over_a_state_is_replaced_and_nothing
 @pytest.mark.one_of_each_soak
 def test_a_server_whose_update_hangs_sends_no_heartbeat_and_is_replaced_at_the_end_of_its_lease(tmp_path: Path) -> None:
     flags = ("--checkpoint_secs=1",)
-    with tally(tmp_path / "run", *flags, plan="asp", units=400, workers=2, planted="an_update_hangs_once") as job:
+    with tally(
+        tmp_path / "run", *LIMITS, *flags, plan="asp", units=400, workers=2, planted="an_update_hangs_once"
+    ) as job:
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         (lost,) = job.events("role_lost")
-        assert (lost["role"], lost["reason"]) == ("server", f"no sign of life for {LEASE_SECS:g} s")
+        assert (lost["role"], lost["reason"]) == ("server", f"no sign of life for {LEASE_SECS:g} s (hang.silent_secs)")
         assert newest_pid(job, "server", 0) != lost["pid"]
         lost_units = sum(event["rolled_back"] for event in job.events("rollback"))
         assert job.summary()["units"]["rolled_back"] == lost_units
@@ -74,7 +76,9 @@ def test_a_server_whose_update_hangs_sends_no_heartbeat_and_is_replaced_at_the_e
 @pytest.mark.one_of_each_soak
 def test_a_chief_whose_save_hangs_is_replaced_and_the_phase_goes_on(tmp_path: Path) -> None:
     planted, flags = until_told("a_save_hangs_once"), ("--checkpoint_secs=1",)
-    with tally(tmp_path / "run", *flags, plan="asp", units=3000, workers=2, unit_secs=0.05, planted=planted) as job:
+    with tally(
+        tmp_path / "run", *LIMITS, *flags, plan="asp", units=3000, workers=2, unit_secs=0.05, planted=planted
+    ) as job:
         (lost,) = job.until(lambda: job.events("role_lost"), "the chief was lost")
         assert (lost["role"], lost["reason"]) == ("chief", "exit 70")
         job.until(lambda: len(job.events("checkpoint")) > 1, "another chief had saved")
