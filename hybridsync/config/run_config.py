@@ -26,6 +26,9 @@ WARN_SECS = 30.0
 MOST_WORKERS, MOST_SERVERS = 10_000, 1_000
 """Above these a mistake in a flag would fill the memory before anything could refuse it."""
 
+MOST_UNIT_SECS = 86_400.0
+"""Above this a wait overflows the system's clock sooner or later."""
+
 
 @dataclass(frozen=True)
 class Empty:
@@ -197,7 +200,9 @@ class EmulationConfig:
     def __post_init__(self) -> None:
         check_types(self, "emulation.")
         require(self.compute_secs >= 0, "emulation.compute_secs", "0 or more", self.compute_secs, "correct it")
-        Straggler.parse(self.stragglers)
+        stragglers = Straggler.parse(self.stragglers)
+        slowest = max([self.compute_secs, *(one.slowness.compute_secs(self.compute_secs) for one in stragglers)])
+        require(slowest <= MOST_UNIT_SECS, "an emulated unit's seconds", "at most 86,400, a day", slowest, "lower them")
         for name in ("link_bytes_per_sec", "port_bytes_per_sec"):
             rate = getattr(self, name)
             if rate is not None:
