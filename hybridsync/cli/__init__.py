@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
+from types import ModuleType
 
 from hybridsync import __version__
-from hybridsync.core.errors import EXIT_COMPLETED, EXIT_REFUSED
+from hybridsync.cli.standard_streams import ends_with_its_reader
+from hybridsync.core.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, EXIT_REFUSED
 
 COMMANDS = {
     "train": "train a configuration, or resume a run",
@@ -39,26 +43,45 @@ def usage() -> str:
     )
 
 
+def _imported(name: str) -> ModuleType:
+    """Import a module; Ctrl-C ends the process at once, because an import that is cut short prints a traceback."""
+
+    def leave(number: int, frame: object) -> None:
+        os.write(2, b"interrupted\n")
+        os._exit(EXIT_INTERRUPTED)
+
+    previous = signal.getsignal(signal.SIGINT)
+    if previous is signal.default_int_handler:  # and not ignored, as in the background of a shell
+        signal.signal(signal.SIGINT, leave)
+    try:
+        return importlib.import_module(name)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
 def main() -> None:
     """Run the subcommand that the process's first argument names, and exit with its code.
 
     Only that subcommand is imported: two of them define flags of the same name, which absl refuses in one process.
     """
-    name, rest = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("", [])
+    sys.exit(_answer(sys.argv))
+
+
+@ends_with_its_reader
+def _answer(argv: list[str]) -> int:
+    name, rest = (argv[1], argv[2:]) if len(argv) > 1 else ("", [])
     if name in ("-h", "--help", "help"):
         print(usage())
-        sys.exit(EXIT_COMPLETED)
+        return EXIT_COMPLETED
     if name == "--version":
         print(f"hybridsync {__version__}")
-        sys.exit(EXIT_COMPLETED)
+        return EXIT_COMPLETED
     if name not in COMMANDS:
         from hybridsync.config.keywords import did_you_mean
 
         what = f"there is no command {name!r}" if name else "no command was named"
         print(f"error: {what}; {did_you_mean(name, COMMANDS)}", file=sys.stderr)
-        sys.exit(EXIT_REFUSED)
-    from hybridsync.cli import command
-
-    module = importlib.import_module(f"hybridsync.cli.{name}")
+        return EXIT_REFUSED
+    module, command = _imported(f"hybridsync.cli.{name}"), _imported("hybridsync.cli.command")
     sys.argv = [f"hybridsync {name}", *rest]
     command.run(module)

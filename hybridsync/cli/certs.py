@@ -17,9 +17,10 @@ import sys
 
 from absl import flags
 
-from hybridsync.cli.command import run
+from hybridsync.cli.command import reports_errors, run
+from hybridsync.cli.standard_streams import outlast
 from hybridsync.config.keywords import did_you_mean
-from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, HybridSyncError
+from hybridsync.core.errors import EXIT_COMPLETED, ConfigError
 from hybridsync.core.paths import local_path
 from hybridsync.security.cluster_certificates import init, issue, revoke, rotate
 
@@ -60,15 +61,13 @@ def made(action: str) -> str:
     return issue(folder, FLAGS.host, local_path(FLAGS.out), FLAGS.days, replace=FLAGS.replace)
 
 
+@reports_errors
 def main(argv: list[str]) -> int:
     """Make what the command line names."""
-    try:
-        if len(argv) != 2:
-            raise ConfigError("say what to make; write hybridsync certs init, issue, rotate or revoke")
-        print(made(argv[1]))
-    except HybridSyncError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    outlast()  # the certificates count, not their display
+    if len(argv) != 2:
+        raise ConfigError("say what to make; write hybridsync certs init, issue, rotate or revoke")
+    print(made(argv[1]))
     return EXIT_COMPLETED
 
 

@@ -6,18 +6,23 @@ absl knows no flag with a dot in its name and one value a flag.
 
 from __future__ import annotations
 
+import errno
+import functools
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import NoReturn
 
 from absl import app, flags, logging
 
-from hybridsync.core.errors import EXIT_REFUSED
+from hybridsync.cli.standard_streams import OutputLost
+from hybridsync.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, HybridSyncError
 
 _CONFIG_VALUE = "--config."
 _SET = "--set"
+_MACHINES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+"""Refusals that no other path of the user's would mend."""
 
 
 def with_single_values(arguments: Sequence[str]) -> list[str]:
@@ -40,6 +45,29 @@ def with_single_values(arguments: Sequence[str]) -> list[str]:
     return found
 
 
+def reports_errors(main: Callable[[list[str]], int]) -> Callable[[list[str]], int]:
+    """Let a command end with one line and an exit code where its input or a file that it was given is refused."""
+
+    @functools.wraps(main)
+    def guarded(argv: list[str]) -> int:
+        try:
+            return main(argv)
+        except HybridSyncError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return error.exit_code
+        except OutputLost:
+            raise
+        except OSError as error:
+            what = f"cannot use {error.filename}: {error.strerror}" if error.filename else f"{error.strerror or error}"
+            if error.errno in _MACHINES:
+                print(f"error: {what}; free space, or mend the machine", file=sys.stderr)
+                return EXIT_FAILED
+            print(f"error: {what}; name another path, or give yourself access to it", file=sys.stderr)
+            return EXIT_REFUSED
+
+    return guarded
+
+
 def run(module: ModuleType) -> NoReturn:
     """Run `module.main` with the process's arguments and exit with what it returns.
 
@@ -49,7 +77,11 @@ def run(module: ModuleType) -> NoReturn:
     for flag in flags.FLAGS.get_key_flags_for_module(module.__name__):
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)  # --help lists the key flags of the program
     sys.modules["__main__"].__doc__ = module.__doc__
-    app.run(module.main, flags_parser=_parse)
+    try:
+        app.run(module.main, flags_parser=_parse)
+    except KeyboardInterrupt:  # a command that has something to lose handles it itself
+        print("interrupted", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
     raise AssertionError("app.run exits")
 
 

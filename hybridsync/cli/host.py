@@ -17,10 +17,10 @@ import sys
 from absl import flags, logging
 
 from hybridsync.cli import cluster_flags, train
-from hybridsync.cli.command import run
+from hybridsync.cli.command import reports_errors, run
 from hybridsync.cli.standard_streams import outlast
 from hybridsync.cluster.discovery import DEFAULT_PORT, Place, discover
-from hybridsync.core.errors import ConfigError, HybridSyncError
+from hybridsync.core.errors import ConfigError
 from hybridsync.core.paths import local_path
 from hybridsync.runtime.cluster_spec import ClusterSpec
 from hybridsync.runtime.fork_server import is_role
@@ -58,22 +58,19 @@ def cluster_of(place: Place) -> ClusterSpec:
     )
 
 
+@reports_errors
 def main(argv: list[str]) -> int:
     """Be the head, another host, or a role of theirs."""
     if is_role():
         return train.main(argv)
     outlast()
     logging.set_verbosity(logging.WARNING)
-    try:
-        if len(argv) > 1:
-            raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
-        cluster_flags.check_one_host()
-        cluster = cluster_of(discover(os.environ, head=FLAGS.head, index=FLAGS.index, hosts=FLAGS.hosts))
-        launch = train.launch_of_flags(supervises=True, program="hybridsync.cli.host", cluster=cluster)
-        return supervise(launch) if cluster.is_head else attach(launch, cluster)
-    except HybridSyncError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    if len(argv) > 1:
+        raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
+    cluster_flags.check_one_host()
+    cluster = cluster_of(discover(os.environ, head=FLAGS.head, index=FLAGS.index, hosts=FLAGS.hosts))
+    launch = train.launch_of_flags(supervises=True, program="hybridsync.cli.host", cluster=cluster)
+    return supervise(launch) if cluster.is_head else attach(launch, cluster)
 
 
 if __name__ == "__main__":

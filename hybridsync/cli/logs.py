@@ -11,11 +11,11 @@ from pathlib import Path
 
 from absl import flags
 
-from hybridsync.cli.command import run
+from hybridsync.cli.command import reports_errors, run
 from hybridsync.cli.standard_streams import ends_with_its_reader
 from hybridsync.config.keywords import did_you_mean
 from hybridsync.core.clock import pause
-from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, HybridSyncError, WorkdirError
+from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, WorkdirError
 from hybridsync.core.paths import local_path
 from hybridsync.runtime.running_run import await_end, running
 from hybridsync.storage.followed_file import FollowedFile
@@ -70,6 +70,7 @@ def _ended(workdir: Path, secs: float) -> bool:
 
 
 @ends_with_its_reader
+@reports_errors
 def main(argv: list[str]) -> int:
     """Show the logs that the command line names."""
     try:
@@ -78,16 +79,10 @@ def main(argv: list[str]) -> int:
         workdir, role = local_path(argv[1]), argv[2] if len(argv) == 3 else ""
         logs = {name: FollowedFile(path) for name, path in logs_of(workdir, role).items()}
         for name, log in logs.items():
-            if lines := log.tail(FLAGS.lines, whole=FLAGS.follow):
+            if lines := log.tail(min(FLAGS.lines, sys.maxsize), whole=FLAGS.follow):
                 print(f"== {name}", *lines, sep="\n", flush=True)
         if FLAGS.follow:
             follow(workdir, role, logs)
-    except HybridSyncError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        print(f"error: cannot read {error.filename}: {error.strerror}; give yourself access to it", file=sys.stderr)
-        return ConfigError.exit_code
     except KeyboardInterrupt:  # how a user ends --follow
         return EXIT_COMPLETED
     return EXIT_COMPLETED

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags, logging
 
-from hybridsync.cli.command import run
+from hybridsync.cli.command import reports_errors, run
 from hybridsync.cli.standard_streams import ends_with_its_reader
 from hybridsync.config import load_config, restore_values
 from hybridsync.config.recipes import located
@@ -57,15 +57,15 @@ def build_run(workdir: Path) -> Run:
 
 def replay_here(workdir: Path) -> int:
     """Replay the run in `workdir`; returns the exit code."""
+    if not os.path.isdir(workdir):  # False, where a Path raises, in a folder without permission to read
+        raise WorkdirError(f"there is no workdir {workdir}; give the --workdir of a run")
+    if read_config(workdir) is None:  # before the lock leaves its file in a folder that is not a run's
+        raise WorkdirError(f"{workdir} holds no run; give the --workdir of one")
     import jax
 
     from hybridsync.replay.logged_run import is_of_processes, read_record
     from hybridsync.replay.verdict import replay
 
-    if not os.path.isdir(workdir):  # False, where a Path raises, in a folder without permission to read
-        raise WorkdirError(f"there is no workdir {workdir}; give the --workdir of a run")
-    if read_config(workdir) is None:  # before the lock leaves its file in a folder that is not a run's
-        raise WorkdirError(f"{workdir} holds no run; give the --workdir of one")
     with WorkdirLock(workdir):
         if is_of_processes(workdir):
             jax.config.update("jax_platforms", "cpu")
@@ -91,6 +91,7 @@ def be_member(child: Child, workdir: Path) -> int:
 
 
 @ends_with_its_reader
+@reports_errors
 def main(argv: list[str]) -> int:
     """Replay what the command line names, or be a member of a replay."""
     logging.set_verbosity(logging.WARNING)
@@ -105,10 +106,9 @@ def main(argv: list[str]) -> int:
             child = line.serve("hybridsync.training.run", "hybridsync.replay.members")
         return replay_here(workdir) if child is None else be_member(child, workdir)
     except HybridSyncError as error:
-        if child is not None:
-            return child.report_error(error)
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        if child is None:
+            raise
+        return child.report_error(error)
 
 
 if __name__ == "__main__":

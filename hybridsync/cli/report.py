@@ -14,7 +14,7 @@ from pathlib import Path
 
 from absl import flags
 
-from hybridsync.cli.command import run
+from hybridsync.cli.command import reports_errors, run
 from hybridsync.cli.standard_streams import ends_with_its_reader
 from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, HybridSyncError, WorkdirError
 from hybridsync.core.paths import local_path
@@ -92,15 +92,12 @@ def _refusing(folder: Path) -> Iterator[None]:
 
 
 @ends_with_its_reader
+@reports_errors
 def main(argv: list[str]) -> int:
     """Write the page of the runs that the command line names."""
-    try:
-        if len(argv) < 2:
-            raise ConfigError("no run was named; write hybridsync report RUN [RUN2 ...] [--out=FILE]")
-        print(f"written: {write_report(argv[1:], FLAGS.out)}")
-    except HybridSyncError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    if len(argv) < 2:
+        raise ConfigError("no run was named; write hybridsync report RUN [RUN2 ...] [--out=FILE]")
+    print(f"written: {write_report(argv[1:], FLAGS.out)}")
     return EXIT_COMPLETED
 
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from absl import flags, logging
 from rich.console import Console
 
-from hybridsync.cli.command import run
+from hybridsync.cli.command import reports_errors, run
 from hybridsync.cli.standard_streams import ends_with_its_reader
 from hybridsync.config import RunConfig, apply_overrides, load_config, restore_values
 from hybridsync.config.recipes import located
 from hybridsync.core.counted import counted
-from hybridsync.core.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, ConfigError, HybridSyncError
+from hybridsync.core.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, ConfigError
 from hybridsync.core.paths import local_path
 from hybridsync.simulator.calibration import fit, read_measured
 from hybridsync.simulator.cluster import Scenario
@@ -117,6 +117,7 @@ def simulate_here(console: Console) -> None:
 
 
 @ends_with_its_reader
+@reports_errors
 def main(argv: list[str]) -> int:
     """Simulate what the command line asks for."""
     logging.set_verbosity(logging.WARNING)
@@ -127,9 +128,6 @@ def main(argv: list[str]) -> int:
         check()
         width = None if sys.stdout.isatty() else 240  # a file is not folded
         simulate_here(Console(markup=False, highlight=False, soft_wrap=True, width=width))
-    except HybridSyncError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
     except KeyboardInterrupt:
         print("interrupted: nothing was simulated to its end", file=sys.stderr)
         return EXIT_INTERRUPTED

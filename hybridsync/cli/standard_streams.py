@@ -59,9 +59,10 @@ def ends_with_its_reader(main: Callable[[list[str]], int]) -> Callable[[list[str
         _replace("stdout", _Telling)
         _replace("stderr", _Lasting)
         try:
-            code = main(argv)
-            sys.stdout.flush()
-            return code
+            try:
+                return main(argv)
+            finally:  # also after `sys.exit`, as absl's --help calls it
+                sys.stdout.flush()
         except OutputLost as error:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, 1)  # what is buffered must not fail once more when Python ends

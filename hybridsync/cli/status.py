@@ -13,9 +13,9 @@ from pathlib import Path
 
 from absl import flags
 
-from hybridsync.cli.command import run
+from hybridsync.cli.command import reports_errors, run
 from hybridsync.cli.standard_streams import ends_with_its_reader
-from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, HybridSyncError, NotRunning
+from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, NotRunning
 from hybridsync.core.paths import local_path
 from hybridsync.report.status import INTERRUPTED, RunStatus, answered, as_json, lines_of, written_status
 from hybridsync.runtime.control_file import read_control
@@ -50,15 +50,12 @@ def status_of(workdir: Path) -> RunStatus:
 
 
 @ends_with_its_reader
+@reports_errors
 def main(argv: list[str]) -> int:
     """Show where the run stands that the command line names."""
-    try:
-        if len(argv) != 2:
-            raise ConfigError("name one run; write hybridsync status RUN [--json], where RUN is its --workdir")
-        found = status_of(local_path(argv[1]))
-    except HybridSyncError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    if len(argv) != 2:
+        raise ConfigError("name one run; write hybridsync status RUN [--json], where RUN is its --workdir")
+    found = status_of(local_path(argv[1]))
     print(json.dumps(as_json(found)) if FLAGS.json else "\n".join(lines_of(found)))
     return EXIT_COMPLETED
 

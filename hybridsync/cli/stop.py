@@ -13,8 +13,9 @@ from pathlib import Path
 
 from absl import flags
 
-from hybridsync.cli.command import run
+from hybridsync.cli.command import reports_errors, run
 from hybridsync.cli.reason import checked_reason
+from hybridsync.cli.standard_streams import outlast
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, ConfigError, HybridSyncError, WaitTimeout
 from hybridsync.core.paths import local_path
 from hybridsync.interfaces.commands import StopRequest
@@ -94,15 +95,14 @@ def stop(workdir: Path, reason: str, *, wait: bool) -> str:
     return told_of(workdir, before)
 
 
+@reports_errors
 def main(argv: list[str]) -> int:
     """Stop the run that the command line names."""
+    outlast()  # the stop counts, not its display
     try:
         if len(argv) != 2:
             raise ConfigError("name one run; write hybridsync stop RUN, where RUN is its --workdir")
         print(stop(local_path(argv[1]), checked_reason(FLAGS.why), wait=FLAGS.wait))
-    except HybridSyncError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
     except KeyboardInterrupt:
         print("interrupted: a run that was told to stop goes on saving; hybridsync status tells of it", file=sys.stderr)
         return EXIT_INTERRUPTED

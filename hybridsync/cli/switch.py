@@ -11,9 +11,10 @@ import sys
 
 from absl import flags
 
-from hybridsync.cli.command import run
+from hybridsync.cli.command import reports_errors, run
 from hybridsync.cli.reason import checked_reason
-from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, HybridSyncError
+from hybridsync.cli.standard_streams import outlast
+from hybridsync.core.errors import EXIT_COMPLETED, ConfigError
 from hybridsync.core.paths import local_path
 from hybridsync.interfaces.commands import SwitchReply, SwitchRequest
 from hybridsync.runtime.control_file import read_control
@@ -33,20 +34,18 @@ def told_of(reply: SwitchReply) -> str:
     )
 
 
+@reports_errors
 def main(argv: list[str]) -> int:
     """Ask the run that the command line names for the protocol that it names."""
-    try:
-        if len(argv) != 3:
-            raise ConfigError(
-                "name one run and one protocol; write hybridsync switch RUN PROTOCOL, where RUN is its --workdir"
-            )
-        workdir = local_path(argv[1])
-        reason, control = checked_reason(FLAGS.why), read_control(workdir)
-        with explained(workdir):
-            reply = command_port(control).switch(SwitchRequest(argv[2], reason))
-    except HybridSyncError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    outlast()  # the switch counts, not its display
+    if len(argv) != 3:
+        raise ConfigError(
+            "name one run and one protocol; write hybridsync switch RUN PROTOCOL, where RUN is its --workdir"
+        )
+    workdir = local_path(argv[1])
+    reason, control = checked_reason(FLAGS.why), read_control(workdir)
+    with explained(workdir):
+        reply = command_port(control).switch(SwitchRequest(argv[2], reason))
     print(told_of(reply))
     return EXIT_COMPLETED
 

@@ -18,7 +18,7 @@ import threading
 from absl import flags, logging
 
 from hybridsync.cli import cluster_flags
-from hybridsync.cli.command import run
+from hybridsync.cli.command import reports_errors, run
 from hybridsync.cli.standard_streams import outlast
 from hybridsync.cluster.job import LOCAL, check_flags
 from hybridsync.config import load_config, load_values
@@ -212,28 +212,38 @@ def main(argv: list[str]) -> int:
     outlast()
     logging.set_verbosity(logging.WARNING)
     line = connect()
+    return start(argv) if line is None else be_role(line)
+
+
+@reports_errors
+def start(argv: list[str]) -> int:
+    """Start the run that the command line asks for."""
+    if len(argv) > 1:
+        raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
+    for name in ("collective", "link", "threads_per_role", "metrics_port"):
+        if FLAGS.runtime == "inprocess" and FLAGS[name].value != FLAGS[name].default:
+            raise ConfigError(
+                f"--{name}={FLAGS[name].value} is for processes, and --runtime=inprocess has threads; leave one of "
+                "both out"
+            )
+    check_flags(FLAGS.cluster, [name for name in FLAGS if FLAGS[name].present])
+    if FLAGS.cluster != LOCAL:
+        return cluster_flags.submit(lambda cluster: launch_of_flags(supervises=True, cluster=cluster))
+    if FLAGS.runtime == "processes":
+        return supervise(launch_of_flags(supervises=True))
+    return train_here(launch_of_flags())
+
+
+def be_role(line: ForkServer | Child) -> int:
+    """Be the role that a supervisor has started, or its fork server, which becomes many."""
+    load = functools.cache(launch_of_flags)
     child = line if isinstance(line, Child) else None
     try:
-        if len(argv) > 1:
-            raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
-        for name in ("collective", "link", "threads_per_role", "metrics_port"):
-            if FLAGS.runtime == "inprocess" and FLAGS[name].value != FLAGS[name].default:
-                raise ConfigError(
-                    f"--{name}={FLAGS[name].value} is for processes, and --runtime=inprocess has threads; leave one of "
-                    "both out"
-                )
-        if line is None:
-            check_flags(FLAGS.cluster, [name for name in FLAGS if FLAGS[name].present])
-            if FLAGS.cluster != LOCAL:
-                return cluster_flags.submit(lambda cluster: launch_of_flags(supervises=True, cluster=cluster))
-        load = functools.cache(functools.partial(launch_of_flags, line is None and FLAGS.runtime == "processes"))
         if isinstance(line, ForkServer):
             load()  # what it imports is there for every role
             child = line.serve(*ROLE_MODULES)
-        if child is not None:
-            return play(child, load)
-        launch = load()
-        return supervise(launch) if FLAGS.runtime == "processes" else train_here(launch)
+        assert child is not None
+        return play(child, load)
     except HybridSyncError as error:
         if child is not None:
             return child.report_error(error)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from absl import flags, logging
 from rich.console import Console
 
-from hybridsync.cli.command import run
+from hybridsync.cli.command import reports_errors, run
 from hybridsync.cli.standard_streams import outlast
 from hybridsync.config import LoadedConfig, RunConfig, load_config, load_values
 from hybridsync.config.recipes import located
-from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
+from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError
 from hybridsync.core.paths import local_path
 from hybridsync.policies.search_rules import Rules, Search, plan_of
 from hybridsync.runtime.role_signals import handled
@@ -145,6 +145,7 @@ def search_here(console: Console) -> None:
     search_by(FLAGS.runtime, confirming)
 
 
+@reports_errors
 def main(argv: list[str]) -> int:
     """Search for what the command line names."""
     outlast()  # the answer is in the history
@@ -155,9 +156,6 @@ def main(argv: list[str]) -> int:
         width = None if sys.stdout.isatty() else 240  # a file is not folded
         with handled(signal.default_int_handler):
             search_here(Console(markup=False, highlight=False, soft_wrap=True, width=width))
-    except HybridSyncError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
     except KeyboardInterrupt:
         print("stopped: every finished run is recorded; give the command again to go on", file=sys.stderr)
         return EXIT_PREEMPTED

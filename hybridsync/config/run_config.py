@@ -23,6 +23,12 @@ LEAST_HANG_SECS, MOST_HANG_SECS = 2.0, 3600.0
 WARN_SECS = 30.0
 """A worker that makes no progress for so long is named to the user, or for half of its limit where that is shorter."""
 
+MOST_WORKERS, MOST_SERVERS = 10_000, 1_000
+"""Above these a mistake in a flag would fill the memory before anything could refuse it."""
+
+MOST_UNIT_SECS = 86_400.0
+"""Above this a wait overflows the system's clock sooner or later."""
+
 
 @dataclass(frozen=True)
 class Empty:
@@ -194,7 +200,9 @@ class EmulationConfig:
     def __post_init__(self) -> None:
         check_types(self, "emulation.")
         require(self.compute_secs >= 0, "emulation.compute_secs", "0 or more", self.compute_secs, "correct it")
-        Straggler.parse(self.stragglers)
+        stragglers = Straggler.parse(self.stragglers)
+        slowest = max([self.compute_secs, *(one.slowness.compute_secs(self.compute_secs) for one in stragglers)])
+        require(slowest <= MOST_UNIT_SECS, "an emulated unit's seconds", "at most 86,400, a day", slowest, "lower them")
         for name in ("link_bytes_per_sec", "port_bytes_per_sec"):
             rate = getattr(self, name)
             if rate is not None:
@@ -289,10 +297,13 @@ class RunConfig:
         require(self.workload >= 1, "workload", "at least 1 unit", self.workload, "give the run work")
         require(self.workload < MOST_UNITS, "workload", "below 2**31 units", self.workload, "use a larger unit_size")
         require(self.unit_size >= 1, "unit_size", "at least 1 example", self.unit_size, "raise it")
+        require(self.unit_size < MOST_UNITS, "unit_size", "below 2**31 examples", self.unit_size, "lower it")
         require(self.workers >= 1, "workers", "at least 1", self.workers, "give the run a worker")
+        require(self.workers <= MOST_WORKERS, "workers", f"at most {MOST_WORKERS:,}", self.workers, "give it fewer")
         fewest = f"at most the {self.workers} workers, and not below 0"
         require(0 <= self.min_workers <= self.workers, "min_workers", fewest, self.min_workers, "give another number")
         require(self.servers >= 1, "servers", "at least 1", self.servers, "give the run a parameter server")
+        require(self.servers <= MOST_SERVERS, "servers", f"at most {MOST_SERVERS:,}", self.servers, "give it fewer")
         require(0 <= self.seed < 2**32, "seed", "in [0, 2**32)", self.seed, "choose another")
         require(self.drain_secs > 0, "drain_secs", "above 0", self.drain_secs, "raise it")
         for name in ("model", "data"):

@@ -9,6 +9,7 @@ from typing import Any
 from hybridsync.core.errors import WorkdirError
 from hybridsync.report.model import Record
 from hybridsync.report.stalls import switch_stalls
+from hybridsync.storage.durable import read_file
 from hybridsync.storage.jsonl import read_lines
 from hybridsync.telemetry.events import EVENTS_FILE, FIELDS, unsound
 from hybridsync.telemetry.kinds import KINDS, is_number, shown, wrong
@@ -165,7 +166,7 @@ def read_search(folder: Path) -> dict[str, Any] | None:
 
 def _read_trace(path: Path) -> list[dict[str, Any]]:
     try:
-        return json.loads(path.read_bytes())["traceEvents"]
+        return json.loads(read_file(path))["traceEvents"]
     except FileNotFoundError:
         return []
     except (ValueError, KeyError, TypeError) as error:
@@ -176,7 +177,7 @@ def _read_trace(path: Path) -> list[dict[str, Any]]:
 
 def _read_object(path: Path) -> dict[str, Any] | None:
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_file(path))
     except FileNotFoundError:
         return None
     except ValueError as error:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridsync.core.errors import WorkdirError
+from hybridsync.storage.durable import read_file
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.timeline import TIMELINE_FILE
 
@@ -58,7 +59,7 @@ def read_stalls(workdir: str | os.PathLike[str]) -> list[SwitchStall]:
     path = Path(workdir) / TIMELINE_FILE
     if not path.exists():
         raise WorkdirError(f"{path} does not exist; run with telemetry.timeline=true and name that run's workdir")
-    return switch_stalls(json.loads(path.read_bytes())["traceEvents"], read_events(workdir))
+    return switch_stalls(json.loads(read_file(path))["traceEvents"], read_events(workdir))
 
 
 def switch_stalls(trace: Iterable[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> list[SwitchStall]:

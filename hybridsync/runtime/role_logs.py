@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from hybridsync.storage.durable import make_directory, private
+from hybridsync.storage.durable import FOLDER_MODE, open_file
 
 
 class Logs:
@@ -32,8 +32,8 @@ class Logs:
           OSError: this process cannot open any file.
         """
         try:
-            make_directory(path.parent)  # the user may have removed it
-            return open(path, "ab", opener=private)
+            path.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)  # the user may have removed it, or moved the workdir
+            return open(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
         except OSError as error:
             if not self._said:
                 self._said = True

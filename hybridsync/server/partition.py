@@ -215,8 +215,8 @@ def partition(programs: Programs, num_servers: int, wire: str = FLOAT32) -> tupl
 def prune(tree: Any, kept: Sequence[int]) -> Any:
     """Return a tree of the parameters' structure in which all leaves but those with these numbers are None."""
     leaves, treedef = jax.tree.flatten(tree)
-    kept = frozenset(kept)
-    return treedef.unflatten([leaf if index in kept else None for index, leaf in enumerate(leaves)])
+    numbers = frozenset(kept)
+    return treedef.unflatten([leaf if index in numbers else None for index, leaf in enumerate(leaves)])
 
 
 def initial_part(optimizer: Optimizer, params: Any) -> Any:

@@ -24,6 +24,7 @@ from hybridsync.emulation.ring_model import ring_secs
 from hybridsync.interfaces.reports import SEND
 from hybridsync.simulator.arithmetic import Sizes
 from hybridsync.simulator.cluster import Cluster, Costs, Device, Link, Scenario
+from hybridsync.storage.durable import read_file
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.summary import read_config, read_summary
 from hybridsync.telemetry.timeline import TIMELINE_FILE
@@ -123,7 +124,7 @@ def read_measured(workdir: Path) -> Measured:
     if config["file"] is None:
         raise WorkdirError(f"the run in {workdir} had no configuration file; calibrate on one of hybridsync train")
     try:
-        trace = json.loads((workdir / TIMELINE_FILE).read_bytes())["traceEvents"]
+        trace = json.loads(read_file(workdir / TIMELINE_FILE))["traceEvents"]
         spans = sorted(map(_stretch, (span for span in trace if span["ph"] == "X")), key=lambda span: span.start)
     except FileNotFoundError:
         raise WorkdirError(f"{workdir} has no {TIMELINE_FILE}; run with telemetry.timeline=true") from None

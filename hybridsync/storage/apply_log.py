@@ -20,7 +20,7 @@ from typing import Protocol
 from absl import logging
 
 from hybridsync.storage.apply_log_entries import Entry, Left, line_of, parse, place_of
-from hybridsync.storage.durable import FILE_MODE, sync_directory
+from hybridsync.storage.durable import open_file, sync_directory
 
 APPLY_LOG = "apply_log"
 """Its name in the workdir."""
@@ -203,7 +203,7 @@ def _append(path: Path, entries: list[Entry | Left]) -> None:
             end, last = _tail(path)
     held = (0, False) if last is None else place_of(last)
     content = "".join(line_of(entry) for entry in entries if place_of(entry) > held).encode()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
+    descriptor = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW)
     try:
         if os.fstat(descriptor).st_size > end:
             os.ftruncate(descriptor, end)
@@ -245,7 +245,7 @@ def _tail(path: Path) -> tuple[int, Entry | Left | None]:
     """
     if not path.exists():
         return 0, None
-    with open(path, "rb") as log:
+    with open(open_file(path, os.O_RDONLY), "rb") as log:
         size = log.seek(0, os.SEEK_END)
         length = 0
         while length < size:
@@ -281,7 +281,7 @@ def records(path: Path) -> Iterator[Entry | Left]:
       ValueError: a whole line is not JSON.
       TypeError: the line is not an entry.
     """
-    with open(path) as lines:
+    with open(open_file(path, os.O_RDONLY)) as lines:
         for line in lines:
             if line.endswith("\n"):
                 yield parse(line)
@@ -308,14 +308,16 @@ def cut(path: Path, sequence: int) -> int:
     removed = 0
     if last is not None and last.sequence > sequence:
         end = 0
-        with open(path, "rb") as lines:
+        with open(open_file(path, os.O_RDONLY), "rb") as lines:
             for line in lines:
                 if removed or ((found := _sound(line)) is not None and found.sequence > sequence):
                     removed += line.endswith(b"\n")
                 else:
                     end += len(line)
     if end < path.stat().st_size:
-        with open(path, "r+b") as log:  # needs no room, and a crash leaves the log as it was or as it will be
+        with open(
+            open_file(path, os.O_RDWR), "r+b"
+        ) as log:  # needs no room, and a crash leaves the log as it was or as it will be
             os.ftruncate(log.fileno(), end)
             os.fsync(log.fileno())
     return removed

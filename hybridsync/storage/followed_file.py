@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from pathlib import Path
+
+from hybridsync.storage.durable import open_file
 
 
 class FollowedFile:
@@ -26,7 +29,7 @@ class FollowedFile:
         Raises:
           OSError: the file cannot be read.
         """
-        with open(self._path, "rb") as file:
+        with open(open_file(self._path, os.O_RDONLY), "rb") as file:
             found = deque(file, maxlen=lines or None)
             self._at = file.tell()
         if whole and found and not found[-1].endswith(b"\n"):
@@ -42,7 +45,7 @@ class FollowedFile:
         Raises:
           OSError: the file cannot be read.
         """
-        with open(self._path, "rb") as file:
+        with open(open_file(self._path, os.O_RDONLY), "rb") as file:
             self._at = self._at if self._at <= file.seek(0, 2) else 0  # it was emptied
             file.seek(self._at)
             found = file.read()

@@ -16,8 +16,9 @@ from typing import Any
 from absl import logging
 
 from hybridsync.core.errors import WorkdirError
-from hybridsync.storage.durable import FILE_MODE
+from hybridsync.storage.durable import open_file, read_file, still_at
 
+_APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
 _WAITING_BYTES = 16 << 20
 
 
@@ -47,7 +48,7 @@ def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         WorkdirError: a line before the last is damaged, which no crash does.
     """
     try:
-        content = Path(path).read_bytes()
+        content = read_file(path)
     except FileNotFoundError:
         return []
     lines = []
@@ -80,6 +81,8 @@ def _whole(content: bytes) -> int:
 class LineFile:
     """Appends JSON lines, each by one `write`; opening cuts what a crash has torn off.
 
+    A file that was moved or removed continues in a new one, as log rotation expects.
+
     A full disk does not end a run for the sake of its record: lines that the disk refuses wait in memory, in their
     order, and go out before the next one that it takes.
 
@@ -96,8 +99,8 @@ class LineFile:
         self._lock = threading.Lock()
         self._path = Path(path)
         self._waiting = b""
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, FILE_MODE)
-        content = self._path.read_bytes()
+        self._descriptor = open_file(path, _APPEND)
+        content = read_file(path)
         whole = _whole(content)
         if whole < len(content):
             os.ftruncate(self._descriptor, whole)
@@ -147,6 +150,7 @@ class LineFile:
         """Write the lines that wait, all or none of them."""
         if not self._waiting:
             return
+        self._descriptor = still_at(self._path, self._descriptor, _APPEND)
         end = os.fstat(self._descriptor).st_size
         written = os.write(self._descriptor, self._waiting)
         if written < len(self._waiting):

@@ -11,7 +11,7 @@ from hybridsync import protocols
 from hybridsync.core.errors import WorkdirError
 from hybridsync.core.plan import Plan, Stage
 from hybridsync.interfaces.commands import PENDING, Order, highest
-from hybridsync.storage.durable import Fence, unfenced, write_durable
+from hybridsync.storage.durable import Fence, read_file, unfenced, write_durable
 
 ORDERS_FILE = "orders.json"
 
@@ -73,7 +73,7 @@ class OrdersFile:
 
     def _read(self) -> tuple[str, tuple[Order, ...], int]:
         try:
-            record = json.loads(self._path.read_bytes())
+            record = json.loads(read_file(self._path))
             orders = tuple(_checked(Order(**order)) for order in record["orders"])
             plan, newest = record["plan"], record["newest"]
             if type(plan) is not str or type(newest) is not int or newest < highest(orders):

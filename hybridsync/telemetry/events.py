@@ -96,7 +96,7 @@ def unsound(event: Mapping[str, Any]) -> list[str]:
     ['why is 3, not a text']
     """
     found = wrong(event, COMMON)
-    kind = event.get("kind")
+    kind = str(event.get("kind"))
     return found or [*wrong(event, FIELDS.get(kind, {})), *wrong(event, MORE.get(kind, {}))]
 
 
@@ -209,7 +209,7 @@ class EventLog:
         events = read_events(workdir)
         first = next((event for event in events if event["kind"] == TRAINING_STARTED), None)
         last_t = events[-1]["t"] if events else 0.0
-        self.elapsed = Elapsed(clock, last_t, opened, first and first["wall"] - first["t"])
+        self.elapsed = Elapsed(clock, last_t, opened, first["wall"] - first["t"] if first else None)
         begun = [event["t"] for event in session_of(events) if event["kind"] == TRAINING_STARTED]
         if restarted and begun:
             self.elapsed.go_on(last_t + max(clock.wall() - events[-1]["wall"], 0.0), begun[0])

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from hybridsync.config import RunConfig, to_json
 from hybridsync.core.errors import WorkdirError
-from hybridsync.storage.durable import Fence, unfenced, write_durable
+from hybridsync.storage.durable import Fence, read_file, unfenced, write_durable
 from hybridsync.storage.jsonl import encode
 
 SUMMARY_FILE = "summary.json"
@@ -151,7 +151,7 @@ def _write(path: Path, value: Mapping[str, Any], fence: Fence) -> None:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_file(path))
     except FileNotFoundError:
         return None
     except ValueError as error:

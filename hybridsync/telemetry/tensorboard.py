@@ -4,6 +4,8 @@ Records are written in the caller's thread by tensorboardX's own file writer: it
 thread through a queue of pickles, and would lose a full disk's error there.
 """
 
+import contextlib
+import errno
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -12,10 +14,13 @@ from typing import Any, Protocol
 
 from absl import logging
 
-from hybridsync.storage.durable import FILE_MODE, FOLDER_MODE
+from hybridsync.storage.durable import FOLDER_MODE, open_file, still_at
 from hybridsync.telemetry.metrics import Metrics
 
 TENSORBOARD_FOLDER = "tensorboard"
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+_SCHEME = "hybridsync"
+"""Of the names of record files that `_RecordFile` opens."""
 
 
 class Board(Protocol):
@@ -38,6 +43,41 @@ class Board(Protocol):
         ...
 
 
+class _RecordFile:
+    """A file of records for `register_writer_factory`; it has no `fileno`, so tensorboardX does not sync it.
+
+    A sync at each flush would stop the caller, the chief's loop, for as long as a slow disk takes.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path, self._waiting = Path(path), bytearray()
+        self._path.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        self._descriptor = open_file(self._path, _APPEND)
+
+    @classmethod
+    def open(cls, path: str) -> "_RecordFile":
+        """Open the file at a path that begins with the scheme."""
+        return cls(path.removeprefix(f"{_SCHEME}:"))
+
+    def write(self, data: bytes) -> None:
+        """Take a part of a record."""
+        self._waiting += data
+
+    def flush(self) -> None:
+        """Give all records to the system; a file that was moved or removed is made again for those that follow."""
+        with contextlib.suppress(FileNotFoundError):  # the workdir itself is elsewhere
+            self._path.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        self._descriptor = still_at(self._path, self._descriptor, _APPEND)
+        written = os.write(self._descriptor, self._waiting)
+        if written < len(self._waiting):
+            raise OSError(errno.ENOSPC, f"{written} of {len(self._waiting)} bytes taken", str(self._path))
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
 class TensorBoard:
     """Writes a file of TensorBoard records; each session of a run has its own.
 
@@ -54,13 +94,10 @@ class TensorBoard:
     """
 
     def __init__(self, workdir: str | os.PathLike[str], wall: Callable[[], float]) -> None:
-        summary, EventsWriter, event_pb2 = _import()
-        folder = Path(workdir) / TENSORBOARD_FOLDER
-        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        summary, EventsWriter, event_pb2, register_writer_factory = _import()
         self._summary, self._event_pb2, self._wall = summary, event_pb2, wall
-        self._writer = EventsWriter(str(folder / "events"), f".{os.getpid()}")
-        for file in folder.glob(f"*.{os.getpid()}"):
-            file.chmod(FILE_MODE)
+        register_writer_factory(_SCHEME, _RecordFile)
+        self._writer = EventsWriter(f"{_SCHEME}:{Path(workdir, TENSORBOARD_FOLDER, 'events')}", f".{os.getpid()}")
         self._refused = False
 
     def metrics(self, metrics: Metrics) -> None:
@@ -142,7 +179,7 @@ def open_board(workdir: str | os.PathLike[str], wall: Callable[[], float]) -> Bo
     return TensorBoard(workdir, wall)
 
 
-def _import() -> tuple[Any, Any, Any]:
+def _import() -> tuple[Any, Any, Any, Any]:
     """Import tensorboardX without PyTorch, which it would import where it is there: 500 MB and seconds for nothing."""
     hides = "torch" not in sys.modules
     if hides:
@@ -151,7 +188,8 @@ def _import() -> tuple[Any, Any, Any]:
         from tensorboardX import summary
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto import event_pb2
+        from tensorboardX.record_writer import register_writer_factory
     finally:
         if hides:
             del sys.modules["torch"]
-    return summary, EventsWriter, event_pb2
+    return summary, EventsWriter, event_pb2, register_writer_factory

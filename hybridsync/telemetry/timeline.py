@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from absl import logging
 
 from hybridsync.interfaces.reports import Span
-from hybridsync.storage.durable import Fence, unfenced, write_durable
+from hybridsync.storage.durable import Fence, read_file, unfenced, write_durable
 from hybridsync.storage.jsonl import encode
 from hybridsync.telemetry.events import Elapsed
 from hybridsync.telemetry.timeline_part import PART_FILE, TimelinePart
@@ -194,7 +194,7 @@ class Timeline:
     def _load(self) -> None:
         """Take over an earlier session's file line by line, as `write` lays it out."""
         try:
-            header, *lines, end = self._path.read_text(encoding="utf-8").splitlines()
+            header, *lines, end = read_file(self._path).decode().splitlines()
             other = json.loads(header + end)["otherData"]
             rows = [json.loads(line.rstrip(",")) for line in lines if line and not line.startswith(_SPAN)]
             self._left_out_earlier, self._num_written = other["left_out"], other.get("written", 0)

@@ -13,10 +13,11 @@ from pathlib import Path
 from absl import logging
 
 from hybridsync.core.errors import WorkdirTaken
-from hybridsync.storage.durable import Fence, private, unfenced
+from hybridsync.storage.durable import Fence, open_file, read_file, unfenced
 from hybridsync.storage.jsonl import LineFile, encode
 
 PART_FILE = "timeline.part"
+_REPLACE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class TimelinePart:
     def read(self) -> Found | None:
         """Return what is there, up to the first damaged line; None where nothing is."""
         try:
-            header, *lines = self._path.read_bytes().decode(errors="replace").split("\n")
+            header, *lines = read_file(self._path).decode(errors="replace").split("\n")
             told = json.loads(header)
             after, left_out = told["after"], told["left_out"]
         except FileNotFoundError:
@@ -85,7 +86,7 @@ class TimelinePart:
         try:
             self._fence()
             self._close()
-            with open(other, "w", encoding="utf-8", opener=private) as file:
+            with open(open_file(other, _REPLACE), "w", encoding="utf-8") as file:
                 file.write("\n".join([_header(after, left_out), *lines, ""]))
             self._fence()
             other.replace(self._path)

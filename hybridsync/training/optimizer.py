@@ -201,7 +201,7 @@ class Optimizer:
             other parameters than the model's.
         """
         try:
-            state = self.transformation.init(params)
+            state: Any = self.transformation.init(params)
             for kind, why in _REFUSED_STATES.items():
                 if _contains(state.inner_state, kind):
                     raise OptimizerError(f"the optimizer keeps a {kind}: {why}; use the transformation inside it")

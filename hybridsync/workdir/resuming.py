@@ -8,17 +8,35 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from hybridsync.config import RunConfig, check_resumable
 from hybridsync.core.errors import CheckpointError, ResumeError, WorkdirError
-from hybridsync.storage.durable import PHASE_FILE
-from hybridsync.telemetry.summary import CONFIG_FILE, read_config
+from hybridsync.storage.apply_log import APPLY_LOG
+from hybridsync.storage.durable import FILE, FOLDER, LOCK_FILE, PHASE_FILE, kind_of
+from hybridsync.storage.lock_beats import BEAT_FILE
+from hybridsync.storage.orders_file import ORDERS_FILE
+from hybridsync.telemetry.events import EVENTS_FILE
+from hybridsync.telemetry.metrics import METRICS_FILE
+from hybridsync.telemetry.summary import CONFIG_FILE, SUMMARY_FILE, read_config
+from hybridsync.telemetry.tensorboard import TENSORBOARD_FOLDER
+from hybridsync.telemetry.timeline import TIMELINE_FILE
+from hybridsync.telemetry.timeline_part import PART_FILE
 
 Resume = Literal["auto", "must", "never"]
 CHECKPOINTS = "checkpoints"
+
+CONTROL_FILE = "control.json"
+LOGS = "logs"
+FILES = (
+    *(CONFIG_FILE, SUMMARY_FILE, EVENTS_FILE, METRICS_FILE, TIMELINE_FILE, PART_FILE, APPLY_LOG),
+    *(PHASE_FILE, LOCK_FILE, BEAT_FILE, ORDERS_FILE, CONTROL_FILE),
+)
+FOLDERS = (CHECKPOINTS, f"{CHECKPOINTS}/partial", f"{CHECKPOINTS}/quarantine", LOGS, TENSORBOARD_FOLDER)
+"""Everything that a run keeps in its workdir."""
 
 RECORD = ("config", "phase", "seconds", "sequence", "source")
 LEDGER = ("applied", "dropped", "issued", "rolled_back", "workload")
@@ -35,9 +53,11 @@ def check_workdir(workdir: Path, config: RunConfig, *, resume: Resume, convert_u
       convert_units: whether a run may continue with units of another size.
 
     Raises:
-      WorkdirError: the workdir is used and `resume` is "never", or it holds checkpoints without their config.json.
+      WorkdirError: something else is where the run keeps a file or a folder, the workdir is used and `resume` is
+        "never", or it holds checkpoints without their config.json.
       ResumeError: it is fresh and `resume` is "must", or its run contradicts the configuration.
     """
+    check_entries(workdir)
     saved = _begun(workdir)
     if saved is None and resume == "must":
         raise ResumeError(f"resume is 'must', but {workdir} holds no checkpoint; check the path, or start with 'auto'")
@@ -52,6 +72,41 @@ def check_workdir(workdir: Path, config: RunConfig, *, resume: Resume, convert_u
         config = dataclasses.replace(config, workload=saved["config"]["workload"])
     check_resumable(saved["config"], config, convert_units=convert_units)
     return continued(workdir, asked)
+
+
+def check_entries(workdir: Path) -> None:
+    """Check that nothing stands where a run keeps its files and folders; a link to a folder is one.
+
+    A fifo would make the run wait for ever, a link would have it write elsewhere, a folder would fail it at its end.
+
+    Raises:
+      WorkdirError: names the path and what is there.
+    """
+    for path, wanted in _entries(workdir):
+        try:
+            found = kind_of((os.stat if wanted == FOLDER else os.lstat)(path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            if not path.is_symlink():
+                continue
+            found = f"symbolic link to {os.readlink(path)}, which is not there"
+        except OSError as error:
+            raise WorkdirError(f"cannot look at {path}: {error.strerror}; name another workdir") from None
+        if found != wanted:
+            raise WorkdirError(
+                f"{path} is a {found}, and a run keeps a {wanted} there; move it away, or name another workdir"
+            )
+
+
+def _entries(workdir: Path) -> Iterator[tuple[Path, str]]:
+    """Yield each path that a run uses, with what it has to be: `FILE` or `FOLDER`."""
+    yield workdir, FOLDER
+    for name in FILES:
+        yield workdir / name, FILE
+        yield workdir / f".{name}.tmp", FILE  # what `write_durable` begins with
+    for name in FOLDERS:
+        yield workdir / name, FOLDER
+    for log in sorted((workdir / LOGS).glob("*.log")):
+        yield log, FILE
 
 
 def continued(workdir: Path, config: RunConfig) -> RunConfig:

@@ -88,3 +88,15 @@ def test_with_nothing_lost_the_journal_gives_the_same_bytes_as_the_disk(victim, 
     on_disk = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
     replayed = {path: content for path, content in disk.after_power_loss(everything) if content is not None}
     assert replayed == on_disk
+
+
+def test_a_save_syncs_each_file_and_folder_once(victim, tmp_path):
+    journal, root = tmp_path / "journal", tmp_path / "disk"
+    victim.ask("journal_saves", folder=root, journal=journal, saves=1, keep=KEEP)
+    step = root / "checkpoints" / "1"
+    calls = journal.read_text().partition("mark\tbegin 1")[2].splitlines()
+    named = next(index for index, call in enumerate(calls) if call.startswith("rename") and call.endswith(f"\t{step}"))
+    before = [call for call in calls[:named] if call.startswith("fsync")]
+    after = [call for call in calls[named:] if call.startswith("fsync")]
+    assert len(before) == len([step, *step.rglob("*")]), "TensorStore is to leave it to the store"
+    assert len(after) == 1, "the folder that has the step's name"

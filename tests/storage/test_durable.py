@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -71,6 +72,39 @@ def test_syncing_a_tree_reaches_every_file_and_directory_and_counts_bytes(tmp_pa
     (tmp_path / "inner" / "two").write_text("123")
     assert sync_tree(tmp_path) == 8
     assert {name for _, name in journal} == {"one", "two", "inner", tmp_path.name}
+
+
+def test_a_tree_is_synced_in_one_go(tmp_path, monkeypatch):
+    (tmp_path / "inner").mkdir()
+    for name in ("one", "two", "inner/three"):
+        (tmp_path / name).write_text("12345")
+    together = threading.Barrier(5, timeout=20)  # a disk that answers once it has been asked for everything
+    main_or_daemon = []
+
+    def fsync(descriptor):
+        thread = threading.current_thread()
+        main_or_daemon.append(thread.daemon or thread is threading.main_thread())
+        together.wait()
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert sync_tree(tmp_path) == 15
+    assert main_or_daemon == [True] * 5, "a disk that hangs would keep the process from its end"
+
+
+@pytest.mark.parametrize("name", ["one", "inner", "inner/two"])
+def test_a_refusal_while_a_tree_is_synced_is_raised(tmp_path, monkeypatch, name):
+    (tmp_path / "inner").mkdir()
+    for file in ("one", "inner/two"):
+        (tmp_path / file).write_text("12345")
+    bad = (tmp_path / name).stat().st_ino
+
+    def fsync(descriptor):
+        if os.fstat(descriptor).st_ino == bad:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match="Input/output error"):
+        sync_tree(tmp_path)
 
 
 def test_phases_rise_and_their_nonces_differ(tmp_path):

@@ -98,6 +98,29 @@ def test_a_full_disk_ends_the_file_and_not_the_run(tmp_path: Path, caplog: pytes
     assert 300 not in {event.step for event in _events(tmp_path)}
 
 
+@pytest.mark.parametrize("lost", ["file", "folder"])
+def test_records_that_were_removed_continue_in_a_new_file(tmp_path: Path, lost: str) -> None:
+    board = TensorBoard(tmp_path, ManualClock())
+    board.evaluated(100, {"loss": 0.5})
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    file.unlink()
+    if lost == "folder":
+        file.parent.rmdir()
+    board.evaluated(200, {"loss": 0.25})
+    board.close()
+    assert _scalars(tmp_path) == {("loss/evaluation", 200): 0.25}
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_no_record_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    board = TensorBoard(tmp_path, ManualClock())
+    board.metrics(METRICS)
+    board.close()
+    assert synced == []
+
+
 def test_what_does_nothing_takes_the_same_calls() -> None:
     board = NullBoard()
     board.metrics(METRICS)

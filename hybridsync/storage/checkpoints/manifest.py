@@ -37,6 +37,7 @@ import numpy as np
 import xxhash
 
 from hybridsync.core.errors import CheckpointError
+from hybridsync.storage.durable import open_file
 from hybridsync.training.buffer_layout import describe, digest, leaf_bytes
 
 MANIFEST_FILE = "manifest.json"
@@ -278,4 +279,4 @@ def _damage(path: str, error: OSError) -> Exception:
 
 
 def _no_follow(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW)
+    return open_file(path, flags | os.O_NOFOLLOW)
