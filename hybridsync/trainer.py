@@ -46,7 +46,7 @@ from hybridsync.workdir.opening import AlreadyCompleted, Resume, open_run
 LOOK_SECS = 1.0
 """Between two looks at whether a run whose metrics are waited for has ended."""
 
-_OPTIONS = ("workdir", "resume", "init_from", "convert_units", "progress", "file", "history")
+_OPTIONS = ("workdir", "resume", "init_from", "convert_units", "accept_changes", "progress", "file", "history")
 """Of the trainer itself, beside the fields of its RunConfig."""
 
 
@@ -121,6 +121,7 @@ class Trainer:
       resume: "auto", "must" or "never" (see `opening.open_run`).
       init_from: workdir of a run to take parameters, optax and model state from.
       convert_units: allow a resume with another unit size.
+      accept_changes: allow a resume with another model, loss or optimizer.
       progress: show one line of progress on stderr.
       file: the configuration file that the values come from, for the record.
       history: job history that `hybridsync.tune` or `hybridsync tune` wrote, for plan "auto"; None takes the user's.
@@ -142,6 +143,7 @@ class Trainer:
         resume: Resume = "auto",
         init_from: str | Path | None = None,
         convert_units: bool = False,
+        accept_changes: bool = False,
         progress: bool = True,
         file: str | Path | None = None,
         history: str | Path | None = None,
@@ -155,7 +157,8 @@ class Trainer:
             raise ConfigError(f"resume must be one of {', '.join(get_args(Resume))}, got {resume!r}; correct it")
         self._resume: Resume = resume
         self._init_from = _path(init_from)
-        self._convert_units, self._progress = convert_units, progress
+        self._allowed = {"convert_units": convert_units, "accept_changes": accept_changes}
+        self._progress = progress
         self._hooks: list[tuple[Hook, int]] = []
         self._chief: Chief | None = None
         self._preempted = False
@@ -234,7 +237,7 @@ class Trainer:
         run, clock = self._run, SYSTEM_CLOCK
         began = clock.monotonic()
         try:
-            opening = open_run(run, resume=self._resume, init_from=self._init_from, convert_units=self._convert_units)
+            opening = open_run(run, resume=self._resume, init_from=self._init_from, **self._allowed)
         except AlreadyCompleted as done:
             self._say(f"{done}; nothing is left to do")
             units = Units(**done.summary["units"])

@@ -155,7 +155,7 @@ def _prepare(job: Job, launch: Launch) -> None:
 
     certs = Path(job.certs)
     shared_workdir.check_shared(launch.workdir)
-    check_workdir(launch.workdir, launch.config, resume=launch.resume, convert_units=launch.convert_units)
+    check_workdir(launch.workdir, launch.config, resume=launch.resume, **launch.allowed)
     if FLAGS.certs:
         shared_workdir.check_certificates(certs, job.num_hosts)
     shared_workdir.make_logs(launch.workdir)

@@ -24,6 +24,7 @@ from hybridsync.core.errors import ConfigError
 from hybridsync.core.paths import local_path
 from hybridsync.runtime.cluster_spec import ClusterSpec
 from hybridsync.runtime.fork_server import is_role
+from hybridsync.runtime.host_resources import check_xla_flags
 from hybridsync.runtime.own_address import own_address
 from hybridsync.runtime.processes import attach, supervise
 
@@ -67,6 +68,7 @@ def main(argv: list[str]) -> int:
     logging.set_verbosity(logging.WARNING)
     if len(argv) > 1:
         raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
+    check_xla_flags()
     cluster_flags.check_one_host()
     cluster = cluster_of(discover(os.environ, head=FLAGS.head, index=FLAGS.index, hosts=FLAGS.hosts))
     launch = train.launch_of_flags(supervises=True, program="hybridsync.cli.host", cluster=cluster)

@@ -28,6 +28,7 @@ from hybridsync.core.paths import local_path
 from hybridsync.runtime.cluster_spec import ClusterSpec
 from hybridsync.runtime.compilation_cache import OFF, open_cache, use_cache
 from hybridsync.runtime.fork_server import ForkServer, connect
+from hybridsync.runtime.host_resources import check_xla_flags
 from hybridsync.runtime.processes import ROLE_MODULES, Launch, play, supervise
 from hybridsync.runtime.role_pipe import Child
 from hybridsync.runtime.role_signals import WARNINGS, Parent, handled
@@ -49,6 +50,7 @@ flags.DEFINE_multi_string("set", [], "path=value of any configuration value; may
 flags.DEFINE_enum("resume", "auto", ["auto", "must", "never"], "what to do with a used workdir")
 flags.DEFINE_string("init_from", None, "workdir of a run whose parameters and optimizer state to start from")
 flags.DEFINE_bool("convert_units", False, "allow a resume with another unit size")
+flags.DEFINE_bool("accept_changes", False, "allow a resume with another model, loss or optimizer")
 flags.DEFINE_enum("runtime", "processes", ["processes", "inprocess"], "a process for each role, or threads of one")
 flags.DEFINE_float("checkpoint_secs", None, "seconds between saves; the configuration's by default")
 flags.DEFINE_bool("apply_log", None, "record every update, for hybridsync replay")
@@ -149,6 +151,7 @@ def launch_of_flags(
         resume=FLAGS.resume,
         init_from=init_from,
         convert_units=FLAGS.convert_units,
+        accept_changes=FLAGS.accept_changes,
         bind=FLAGS.bind,
         port=FLAGS.port,
         collective=FLAGS.collective,
@@ -196,7 +199,7 @@ def train_here(launch: Launch) -> int:
             workdir=run.workdir,
             resume=launch.resume,
             init_from=launch.init_from,
-            convert_units=launch.convert_units,
+            **launch.allowed,
             file=run.file,
         )
         if asked.is_set():  # nothing has begun that could be saved
@@ -220,6 +223,7 @@ def start(argv: list[str]) -> int:
     """Start the run that the command line asks for."""
     if len(argv) > 1:
         raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
+    check_xla_flags()
     for name in ("collective", "link", "threads_per_role", "metrics_port"):
         if FLAGS.runtime == "inprocess" and FLAGS[name].value != FLAGS[name].default:
             raise ConfigError(

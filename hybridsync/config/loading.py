@@ -5,7 +5,6 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-import traceback
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import Any
 from hybridsync.config.overrides import apply_overrides
 from hybridsync.config.run_config import RunConfig
 from hybridsync.core.errors import ConfigError, HybridSyncError, described
+from hybridsync.core.user_code import users_line
 
 FUNCTIONS = ("config", "task", "optimizer")
 
@@ -164,25 +164,21 @@ def explained(file: Path, error: Exception | SystemExit) -> ConfigError:
     """
     if isinstance(error, SyntaxError):
         return ConfigError(f"{error.filename or file}, line {error.lineno}: {error.msg}; correct the file")
-    if isinstance(error, RuntimeError | AssertionError) and (why := _without_devices()):
+    if isinstance(error, RuntimeError | AssertionError) and (why := _without_devices(error)):
         return ConfigError(
             f"JAX has no devices: {why}. Name a platform that is there with JAX_PLATFORMS. Where processes share a "
             "GPU, set XLA_PYTHON_CLIENT_MEM_FRACTION to each one's part of its memory."
         )
-    folder = file.resolve().parent
-    own = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if Path(frame.filename) == file or _is_own(Path(frame.filename), folder)
-    ]
-    where = f"{own[-1].filename}, line {own[-1].lineno}" if own else str(file)
+    where = users_line(error) or str(file)
     if isinstance(error, ConfigError):
         return type(error)(f"{where}: {error}")
     return ConfigError(f"{where}: {described(error)}; correct the file")
 
 
-def _without_devices() -> str:
+def _without_devices(error: Exception | SystemExit) -> str:
     """Return why JAX has no devices, if the file has imported it; "" where it has some.
+
+    Of several platforms that JAX is told of, the first may be there and the next one not: then `error` says so.
 
     The file's first array starts JAX's backend, and would be blamed for one that is not there.
     """
@@ -191,15 +187,10 @@ def _without_devices() -> str:
         return ""
     try:
         jax.devices()
-    except (RuntimeError, AssertionError) as error:  # the second, without a text, where no GPU is to be seen
-        advice = " (set JAX_PLATFORMS"  # to leave the choice to JAX
-        return str(error).partition(advice)[0].rstrip(".") or f"{os.environ.get('JAX_PLATFORMS')} is not there"
-    return ""
-
-
-def _is_own(path: Path, folder: Path) -> bool:
-    """Return whether a file below the configuration file's folder is the user's: not one of an environment there."""
-    if folder not in path.parents:
-        return False
-    parts = path.relative_to(folder).parts
-    return "site-packages" not in parts and not any(part.startswith(".") for part in parts)
+    except (RuntimeError, AssertionError) as found:  # the second, without a text, where no GPU is to be seen
+        error = found
+    else:
+        if not str(error).startswith("Unable to initialize backend"):
+            return ""
+    advice = " (set JAX_PLATFORMS"  # to leave the choice to JAX
+    return str(error).partition(advice)[0].rstrip(".") or f"{os.environ.get('JAX_PLATFORMS')} is not there"

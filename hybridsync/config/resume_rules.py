@@ -21,6 +21,10 @@ from hybridsync.core.errors import ConfigError, ResumeError
 FIXED = ("workload", "seed", "model", "optimizer", "data")
 """Fields that identify a run; all others may change when it resumes."""
 
+ACCEPTABLE = ("model", "optimizer")
+"""Those of them that a run may change where its user accepts it."""
+ACCEPT = "pass --accept_changes (Trainer(accept_changes=True)) to train on with the new one"
+
 ABSENT = "nothing"
 
 
@@ -57,7 +61,9 @@ def _from_json(value: Any) -> Any:
     return tuple(map(_from_json, value)) if isinstance(value, list) else value
 
 
-def check_resumable(saved: Mapping[str, Any], config: RunConfig, *, convert_units: bool = False) -> None:
+def check_resumable(
+    saved: Mapping[str, Any], config: RunConfig, *, convert_units: bool = False, accept_changes: bool = False
+) -> None:
     """Check that `config` continues the run that `saved` describes.
 
     Workers, servers, plan, checkpoints, telemetry, emulation and drain_secs may differ; where the momentum is handled
@@ -67,6 +73,7 @@ def check_resumable(saved: Mapping[str, Any], config: RunConfig, *, convert_unit
         saved: `to_json` of the configuration that the workdir's run had.
         config: the configuration to resume with.
         convert_units: whether a run may go on with units of another size.
+        accept_changes: whether it may go on with another model or optimizer.
 
     Raises:
         ResumeError: something that makes the run what it is differs; the message holds both values of each.
@@ -75,6 +82,7 @@ def check_resumable(saved: Mapping[str, Any], config: RunConfig, *, convert_unit
     differences = [
         f"{path}: it was started with {before}, the configuration says {now}"
         for name in FIXED
+        if name not in ACCEPTABLE or not accept_changes
         for path, before, now in leaf_differences(name, saved.get(name, ABSENT), wanted[name])
     ]
     before, now = _momentum(saved), _momentum(wanted)
@@ -85,9 +93,10 @@ def check_resumable(saved: Mapping[str, Any], config: RunConfig, *, convert_unit
         if {before["policy.momentum"], now["policy.momentum"]} != {"keep"} and before[path] != now[path]
     ]
     if differences:
+        acceptable = all(difference.startswith(ACCEPTABLE) for difference in differences)
         raise ResumeError(
             f"this run cannot go on with another {'; another '.join(differences)}; "
-            "use the earlier value or a fresh workdir"
+            f"use the earlier value or a fresh workdir{f', or {ACCEPT}' if acceptable else ''}"
         )
     unit_size = saved.get("unit_size", ABSENT)
     if unit_size != config.unit_size and not convert_units:

@@ -10,7 +10,7 @@ _PACKAGE = Path(__file__).parents[1]
 _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
-def told(error: BaseException, default: str = "") -> str:
+def explain(error: BaseException, default: str = "") -> str:
     """Return one line about an error: the user's line that raised or called what raised, its type and first line.
 
     Args:

@@ -128,6 +128,11 @@ def read_record(workdir: Path) -> Record:
     if not (workdir / APPLY_LOG).exists():
         raise WorkdirError(f"{workdir} holds no apply log: nothing was trained, or the file is gone")
     _check_origin(workdir, config["config"]["unit_size"])
+    if accepted := config.get("accepted"):
+        raise ResumeError(
+            f"the run in {workdir} went on with another {'; another '.join(accepted)} (--accept_changes); only a run "
+            "that trained the same from its start can be replayed"
+        )
     entries, ends = _read_entries(workdir / APPLY_LOG)
     return Record(workdir, config["config"], _phases(workdir, entries, ends))
 

@@ -43,7 +43,7 @@ def run_chief(
     *,
     resume: Resume,
     init_from: Path | None,
-    convert_units: bool,
+    allowed: Mapping[str, bool],
     address: str,
     keys: Keyring,
     user_keys: Keyring,
@@ -67,7 +67,7 @@ def run_chief(
       run: what to run.
       resume: see `open_run`.
       init_from: see `open_run`.
-      convert_units: see `open_run`.
+      allowed: `convert_units` and `accept_changes` of `open_run`.
       address: address to serve on.
       keys: keys of this process.
       user_keys: keys of the run's user, for the commands.
@@ -95,7 +95,7 @@ def run_chief(
                 run,
                 resume=resume,
                 init_from=init_from,
-                convert_units=convert_units,
+                **allowed,
                 alive=restarted,
                 held=lock,
                 check_order=partial(checked_order, sums_refused=sums_refused),

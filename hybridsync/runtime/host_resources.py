@@ -7,7 +7,12 @@ memory of its results anew for each gradient: page by page, that took 28 to 41 %
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Mapping
+
+from hybridsync.core.errors import ConfigError
 
 ENVIRONMENT: Mapping[str, str] = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1",
@@ -15,8 +20,31 @@ ENVIRONMENT: Mapping[str, str] = {
 """For a program whose process, or whose forks, are roles: large arrays lie in huge pages, in any thread."""
 
 
+_FLAG_READERS = re.compile(r"(parse_flags_from_env|command_line_flags)\.cc:\d+\] ")
+
 MOST_THREADS = 1024
 """Of XLA in a role."""
+
+
+_READS_XLA_FLAGS = "import jaxlib._jax; jaxlib._jax.CompileOptions()"
+
+
+def check_xla_flags(environment: Mapping[str, str] = os.environ) -> None:
+    """Check that jaxlib takes XLA_FLAGS: it ends any process in which it meets a flag that it does not know.
+
+    So a short process asks it, and only where the variable is set.
+
+    Raises:
+      ConfigError: jaxlib refuses the flags.
+    """
+    flags = environment.get("XLA_FLAGS")
+    if not flags:
+        return
+    command = [sys.executable, "-c", _READS_XLA_FLAGS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
+    said = [line.partition("] ")[2] for line in done.stderr.splitlines() if _FLAG_READERS.search(line)]
+    if done.returncode != 0 and said:  # else this jaxlib has no such call, and the roles find out
+        raise ConfigError(f"XLA_FLAGS is {flags!r}, which jaxlib refuses: {said[0]}; take that flag out of XLA_FLAGS")
 
 
 def forget_environment() -> None:

@@ -71,6 +71,7 @@ class Launch:
       resume: "auto", "must" or "never".
       init_from: workdir of a run to start from.
       convert_units: allow a resume with another unit size.
+      accept_changes: allow a resume with another model, loss or optimizer.
       bind: address at whose ports the roles serve; "" for sockets, which no other user can reach.
       port: port of the chief; 0 takes a free one. Any other port is one of 127.0.0.1 if no address is given.
       collective: kind of collectives among the workers: "auto", "host" or "shm".
@@ -96,6 +97,7 @@ class Launch:
     resume: Resume = "auto"
     init_from: Path | None = None
     convert_units: bool = False
+    accept_changes: bool = False
     bind: str = ""
     port: int = 0
     collective: str = AUTO
@@ -157,6 +159,11 @@ class Launch:
         return self.bind or (LOOPBACK if self.port else "")
 
     @property
+    def allowed(self) -> dict[str, bool]:
+        """Return which changes a resume may make."""
+        return {"convert_units": self.convert_units, "accept_changes": self.accept_changes}
+
+    @property
     def config(self) -> RunConfig:
         """The resolved values."""
         return self.loaded.config
@@ -184,7 +191,7 @@ def supervise(launch: Launch) -> int:
     """
     config = launch.config
     keys = RunKeys() if launch.cluster is None else RunKeys(HeadFolder(launch.cluster.certificates, say))
-    used = check_workdir(launch.workdir, config, resume=launch.resume, convert_units=launch.convert_units)
+    used = check_workdir(launch.workdir, config, resume=launch.resume, **launch.allowed)
     if launch.init_from is not None and used is None:
         check_init_from(launch.init_from, launch.workdir)
     if launch.cluster is not None and launch.cluster.address != launch.cluster.head.rpartition(":")[0].strip("[]"):
@@ -404,7 +411,7 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
             run_of_launch(),
             resume=launch.resume if spec.restart_count == 0 else "auto",
             init_from=launch.init_from,
-            convert_units=launch.convert_units,
+            allowed=launch.allowed,
             address=spec.listen,
             keys=keys,
             user_keys=user_keys,

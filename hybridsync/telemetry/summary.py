@@ -101,8 +101,11 @@ def write_config(
     workload_asked: int | None = None,
     run: str | None = None,
     fence: Fence = unfenced,
+    *,
+    trained: Mapping[str, Any] | None = None,
+    accepted: Sequence[str] = (),
 ) -> None:
-    """Write config.json: `{"config": the resolved values, "file", "workload_asked", "run", "versions": {...}}`.
+    """Write config.json: the resolved values as "config", and "versions" of packages; the rest is named as here.
 
     Args:
         workdir: existing directory.
@@ -111,20 +114,28 @@ def write_config(
         workload_asked: workload of the command, when `config` counts in converted units; None for the same.
         run: identity of the run, which its checkpoints carry too; None for one without any.
         fence: see `write_durable`.
+        trained: what the run trains, by what it computes (`hybridsync.workdir.trained`); None where nobody traced it.
+        accepted: what it trained otherwise before, and its user accepted.
 
     Raises:
         OSError: the disk refuses; an earlier file is intact.
         WorkdirTaken: the fence refused; an earlier file is intact.
     """
-    versions = {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
     record = {
         "config": to_json(config),
         "file": None if file is None else str(file),
         "workload_asked": workload_asked or config.workload,
         "run": run,
-        "versions": versions,
+        "trained": trained,
+        "accepted": list(accepted),
+        "versions": versions(),
     }
     _write(Path(workdir) / CONFIG_FILE, record, fence)
+
+
+def versions() -> dict[str, str | None]:
+    """Return the version of Python and of each package that a run depends on; None for one that is not there."""
+    return {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
 
 
 def read_config(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.extend.core import ClosedJaxpr
 
 from hybridsync.core.activity import current
 from hybridsync.core.errors import TaskError
@@ -413,6 +414,12 @@ def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch
         },
         "ints": counts,
     }
+
+
+def traced_unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch: dict) -> ClosedJaxpr:
+    """Return the program of a unit's gradient as it is traced, for shapes of parameters and batch."""
+    program = functools.partial(_unit_gradient, task, clip)
+    return jax.make_jaxpr(program)(parameters, batch, jnp.int32(0), jax.random.key(0))
 
 
 def _rounded_grads(contribution: dict) -> dict:

@@ -23,11 +23,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.extend.core import ClosedJaxpr
 from jax.extend.core import Literal as Constant
 
 from hybridsync.config import OptimizerConfig, ScheduleConfig
 from hybridsync.core.errors import OptimizerError
-from hybridsync.core.user_code import told
+from hybridsync.core.user_code import explain
 from hybridsync.policies.momentum import MomentumHandling
 
 Rate = Callable[[jax.Array], Any]
@@ -160,7 +161,9 @@ class Optimizer:
             try:
                 rates.append(float(self.learning_rate_at(number(place))))
             except Exception as error:  # the schedule is its author's
-                raise OptimizerError(f"{SCHEDULE} raised at {place:,} {self.per}: {told(error)}; correct it") from error
+                raise OptimizerError(
+                    f"{SCHEDULE} raised at {place:,} {self.per}: {explain(error)}; correct it"
+                ) from error
             if not math.isfinite(rates[-1]):
                 raise OptimizerError(
                     f"{SCHEDULE} gives {rates[-1]} at {place:,} of {total:,} {self.per}; return a finite number at "
@@ -223,15 +226,15 @@ class Optimizer:
         functions = [name for name, value in self.hyperparameters.items() if callable(value)]
         if functions:
             return (
-                f"the optimizer raised {told(error)}; its factory is given {', '.join(functions)} as a function: only "
-                "learning_rate can be a schedule, and a mask returns booleans for the parameters"
+                f"the optimizer raised {explain(error)}; its factory is given {', '.join(functions)} as a function: "
+                "only learning_rate can be a schedule, and a mask returns booleans for the parameters"
             )
         if isinstance(error, TypeError) and "argument" in str(error):
             return (
                 f"the optimizer needs more than gradients, state and parameters ({error}); transformations with extra "
                 "arguments cannot be used"
             )
-        return f"the optimizer raised {told(error)}; correct its factory, or the hyperparameters"
+        return f"the optimizer raised {explain(error)}; correct its factory, or the hyperparameters"
 
     def update(
         self, grads: Any, state: Any, params: Any, rate: jax.Array, share: jax.Array | None = None
@@ -256,10 +259,11 @@ class Optimizer:
         after = after._replace(hyperparams={**after.hyperparams, "momentum": own})
         return updates, _in_types_of(state, after)
 
-    def check_rate(self, params: Any) -> None:
+    def check_rate(self, params: Any) -> ClosedJaxpr:
         """Check that the updates depend on the learning rate, which the run scales and reports.
 
-        The check is on the traced program, not on numbers: it needs no memory, and knows no gradient by chance.
+        The check is on the traced program, not on numbers: it needs no memory, and knows no gradient by chance. Returns
+        that program: (rate, gradients, optax state, parameters) -> (updates, optax state).
 
         Args:
           params: the model's parameters, or their shapes.
@@ -267,22 +271,24 @@ class Optimizer:
         Raises:
           OptimizerError: no update depends on it, for example in `lambda learning_rate: optax.sgd(0.1)`.
         """
-        if not jax.tree.leaves(params):
-            return
-        state = jax.eval_shape(self.init, params)
-        program = jax.make_jaxpr(lambda rate, grads, state, params: self.update(grads, state, params, rate)[0])
-        jaxpr = program(jax.ShapeDtypeStruct((), jnp.float32), params, state, params).jaxpr
+        state, leaves = jax.eval_shape(self.init, params), jax.tree.leaves(params)
+        program = jax.make_jaxpr(lambda rate, grads, state, params: self.update(grads, state, params, rate))(
+            *(jax.ShapeDtypeStruct((), jnp.float32), params, state, params)
+        )
+        jaxpr = program.jaxpr
         reached = {jaxpr.invars[0]}
         for equation in jaxpr.eqns:
             if any(not isinstance(variable, Constant) and variable in reached for variable in equation.invars):
                 reached.update(equation.outvars)
-        if not any(not isinstance(variable, Constant) and variable in reached for variable in jaxpr.outvars):
+        updates = [variable for variable in jaxpr.outvars[: len(leaves)] if not isinstance(variable, Constant)]
+        if leaves and reached.isdisjoint(updates):
             raise OptimizerError(
                 "the optimizer's factory takes learning_rate and does not use it: its updates are the same at every "
                 "rate, so neither the rate that the run reports nor a protocol's scaling would have any effect. Hand "
                 "the argument on, as in lambda learning_rate: optax.sgd(learning_rate); a schedule goes into "
                 "Optimizer(..., learning_rate=schedule)"
             )
+        return program
 
     def check_momentum(self, handling: MomentumHandling, state: Any) -> None:
         """Check that the momentum can be handled so.
@@ -322,11 +328,11 @@ def _first_rate(learning_rate: Any) -> Any:
         found = jax.eval_shape(learning_rate, jax.ShapeDtypeStruct((), jnp.int32))
     except _NEEDS_VALUES as error:
         raise OptimizerError(
-            f"{SCHEDULE} needs the value of its argument in Python ({told(error)}), but it is traced as a part of the "
-            "step: use jnp.where for `if`, and jnp in place of float(), int() and NumPy"
+            f"{SCHEDULE} needs the value of its argument in Python ({explain(error)}), but it is traced as a part of "
+            "the step: use jnp.where for `if`, and jnp in place of float(), int() and NumPy"
         ) from None
     except Exception as error:  # the schedule is its author's: whatever it raises becomes one clear message
-        raise OptimizerError(f"{SCHEDULE} raised {told(error)}; correct it") from error
+        raise OptimizerError(f"{SCHEDULE} raised {explain(error)}; correct it") from error
     if not isinstance(found, jax.ShapeDtypeStruct) or found.shape or not jnp.issubdtype(found.dtype, np.number):
         what = f"{found.dtype}{list(found.shape)}" if isinstance(found, jax.ShapeDtypeStruct) else repr(found)
         raise OptimizerError(f"{SCHEDULE} returns {what}; return one number, a scalar")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.orders import Orders, OrderStore
+from hybridsync.config.resume_rules import ACCEPT
 from hybridsync.core.errors import ResumeError, WorkdirError
 from hybridsync.core.paths import local_path
 from hybridsync.core.plan import PhaseId
@@ -22,7 +25,6 @@ from hybridsync.interfaces.commands import Order
 from hybridsync.interfaces.messages import Snapshot
 from hybridsync.phases.schedule import kept_orders, rescaled, resumed
 from hybridsync.policies.plan_checks import CheckOrder, checked_order
-from hybridsync.server.divisibility import check_divisible
 from hybridsync.storage import apply_log
 from hybridsync.storage.checkpoints import CheckpointStore, Restored
 from hybridsync.storage.durable import Fence, HeldLock, PhaseNumberFile, WorkdirLock, make_directory, unfenced
@@ -30,11 +32,13 @@ from hybridsync.storage.orders_file import OrdersFile
 from hybridsync.telemetry.events import read_events, started_at
 from hybridsync.telemetry.metrics import read_metrics
 from hybridsync.telemetry.recorder import Recorder
-from hybridsync.telemetry.summary import read_identity, read_summary, write_config
+from hybridsync.telemetry.summary import read_config, read_identity, read_summary, versions, write_config
 from hybridsync.training.run import Run
 from hybridsync.training.snapshot import SnapshotBuffer
 from hybridsync.training.state import TrainState
 from hybridsync.workdir.resuming import CHECKPOINTS, Resume, check_init_from, check_record, check_workdir
+from hybridsync.workdir.trained import TRACED_BY, Trained, changes
+from hybridsync.workdir.trial import gradient_digest, try_functions
 
 
 class PhaseIdsInMemory:
@@ -73,6 +77,7 @@ class Opening:
       store, phase_ids, lock: store of checkpoints, of phase numbers, and the lock of the workdir; None, in memory, None
         without one.
       orders_dropped: orders of the run's user that the configuration has no place for any more, each with the reason.
+      accepted: what the run trains otherwise from now on, because its user accepts it.
     """
 
     run: Run
@@ -94,6 +99,7 @@ class Opening:
     phase_ids: Any
     lock: WorkdirLock | None
     orders_dropped: tuple[tuple[Order, str], ...] = ()
+    accepted: tuple[str, ...] = ()
 
     @property
     def fence(self) -> Fence:
@@ -113,6 +119,8 @@ class Opening:
             recorder.progress.show_line(
                 f"{self.rolled_back:,} units after the last commit were lost and are done again"
             )
+        for change in self.accepted:
+            recorder.progress.show_line(f"accepted: the run goes on with another {change}")
         for step, reason in self.quarantined:
             recorder.progress.show_line(f"checkpoint {step} is damaged and was set aside: {reason}")
         for end in self.given_up:
@@ -160,6 +168,7 @@ def open_run(
     resume: Resume = "auto",
     init_from: Path | None = None,
     convert_units: bool = False,
+    accept_changes: bool = False,
     alive: bool = False,
     held: HeldLock | None = None,
     check_order: CheckOrder = checked_order,
@@ -171,6 +180,7 @@ def open_run(
       resume: "auto" starts fresh or resumes, "must" refuses without a checkpoint, "never" refuses a used workdir.
       init_from: workdir of another run whose newest parameters, optax and model state to start from, at unit 0.
       convert_units: whether a checkpoint with another unit size may be resumed.
+      accept_changes: whether a run may be resumed that would train another model, loss or optimizer.
       alive: only the chief was lost: what was applied after the last commit may still be held, and is not cut off.
       held: the workdir's lock, which a supervisor has taken; None if it is not taken.
       check_order: checks what the run's user orders, and what was ordered before (see `checked_order`).
@@ -179,20 +189,22 @@ def open_run(
       AlreadyCompleted: nothing is left to do.
       WorkdirError: the workdir is in use, not writable, another user's, or used and `resume` is "never".
       ResumeError: the run in the workdir contradicts the configuration, or there is no checkpoint and there must be.
-      OptimizerError: no run can train with this optimizer (see `check_optimizer`).
+      TaskError, DataError, OptimizerError: a function of the user's cannot be trained with (see `try_functions`).
       CheckpointError: no checkpoint of the workdir can be used.
       DataError: the source has no units of the size that is asked for.
       WorkdirTaken: another host has taken the workdir over from the supervisor.
     """
-    if not alive:  # before anything is written or any role begins; a run in progress has passed it
-        check_optimizer(run)
-    if run.workdir is None:
-        if resume == "must":
-            raise ResumeError("resume is 'must', but the run has no workdir to resume from; name one")
-        return _fresh(run, None, PhaseIdsInMemory(), None, init_from, None, check_order)
-    used = check_workdir(run.workdir, run.config, resume=resume, convert_units=convert_units)
+    if run.workdir is None and resume == "must":
+        raise ResumeError("resume is 'must', but the run has no workdir to resume from; name one")
+    allowed, used = {"convert_units": convert_units, "accept_changes": accept_changes}, None
+    if run.workdir is not None:
+        used = check_workdir(run.workdir, run.config, resume=resume, **allowed)
     if init_from is not None and used is None:  # before the workdir is made, so that a refusal leaves no trace
         check_init_from(init_from, run.workdir)
+    # While the roles prepare; a run in progress has passed it.
+    trained = None if alive else try_functions(dataclasses.replace(run, config=used or run.config))
+    if run.workdir is None:
+        return _fresh(run, None, PhaseIdsInMemory(), None, init_from, None, check_order)
     try:
         workdir = make_directory(local_path(run.workdir))
     except OSError as error:
@@ -202,25 +214,10 @@ def open_run(
     lock = WorkdirLock(workdir, held)
     lock.acquire()
     try:
-        return _open_locked(run, workdir, lock, resume, init_from, convert_units, alive, check_order)
+        return _open_locked(run, workdir, lock, resume, init_from, allowed, trained, check_order)
     except BaseException:
         lock.release()
         raise
-
-
-def check_optimizer(run: Run) -> None:
-    """Check what only a traced or a computed update shows of the optimizer.
-
-    The process that opens the run asks once for all roles: `Run.check` runs in every role's process, and has to be
-    cheap.
-
-    Raises:
-      OptimizerError: the updates ignore the learning rate, or cannot be divided among the run's servers.
-    """
-    params = run.abstract_state().params
-    run.optimizer.check_rate(params)
-    if run.config.servers > 1:
-        check_divisible(run.optimizer, params, run.config.servers)
 
 
 def _open_locked(
@@ -229,13 +226,14 @@ def _open_locked(
     lock: WorkdirLock,
     resume: Resume,
     init_from: Path | None,
-    convert_units: bool,
-    alive: bool,
+    allowed: Mapping[str, bool],
+    trained: Trained | None,
     check_order: CheckOrder,
 ) -> Opening:
     lock.check()  # the supervisor's lock may be another host's by now, as where it stood still
     workload_asked = run.config.workload
-    used = check_workdir(workdir, run.config, resume=resume, convert_units=convert_units)
+    used = check_workdir(workdir, run.config, resume=resume, **allowed)
+    saved = (read_config(workdir) if used or trained is None else None) or {}
     run = dataclasses.replace(run, config=used or run.config)
     PhaseNumberFile(workdir).read()  # a damaged one is refused before anything is written
     identity = read_identity(workdir) or secrets.token_hex(8)
@@ -251,9 +249,50 @@ def _open_locked(
         opening = _fresh(run, store, PhaseNumberFile(workdir, lock.check), lock, init_from, orders, check_order)
         (workdir / apply_log.APPLY_LOG).unlink(missing_ok=True)
     else:
-        opening = _resumed(run, workdir, store, lock, restored, alive, orders, check_order)
-    write_config(workdir, opening.run.config, opening.run.file, workload_asked, identity, lock.check)
+        _check_goes_on(run, workdir, restored)
+        found = _changes(run, saved, trained, accept=allowed["accept_changes"])
+        opening = _resumed(run, workdir, store, lock, restored, trained is None, orders, check_order)
+        opening.accepted = found
+    accepted = [*(saved.get("accepted", ()) if restored else ()), *opening.accepted]
+    now = saved.get("trained") if trained is None else dataclasses.asdict(trained)
+    write_config(
+        workdir,
+        opening.run.config,
+        opening.run.file,
+        workload_asked,
+        identity,
+        lock.check,
+        trained=now,
+        accepted=accepted,
+    )
     return opening
+
+
+def _changes(run: Run, saved: Mapping[str, Any], trained: Trained | None, *, accept: bool) -> tuple[str, ...]:
+    """Return what a resumed run trains otherwise than before.
+
+    Args:
+      run: the run as it goes on.
+      saved: content of config.json before.
+      trained: what the run would train now; None for a run in progress.
+      accept: whether the user accepts changes.
+
+    Raises:
+      ResumeError: there are changes, and the user has not accepted them.
+    """
+    before = saved.get("trained")
+    if trained is None or before is None:  # an older version wrote none
+        return ()
+    theirs, ours = saved.get("versions", {}), versions()
+    comparable = all(theirs.get(name) == ours[name] for name in TRACED_BY)
+    gradient_of = partial(gradient_digest, run)
+    found = tuple(changes(before, trained, run.config.workload, comparable=comparable, gradient_of=gradient_of))
+    if found and not accept:
+        raise ResumeError(
+            f"this run cannot go on with another {'; another '.join(found)}; train what it began with, take a fresh "
+            f"workdir, or {ACCEPT}"
+        )
+    return found
 
 
 def orders_of(run: Run, store: OrderStore | None, check: CheckOrder = checked_order) -> Orders:
@@ -298,16 +337,14 @@ def _with_own_values(run: Run, state: TrainState) -> TrainState:
     return dataclasses.replace(state, opt_state=run.optimizer.with_own_values(state.opt_state, state.params))
 
 
-def _resumed(
-    run: Run,
-    workdir: Path,
-    store: CheckpointStore,
-    lock: WorkdirLock,
-    restored: Restored,
-    alive: bool,
-    orders: OrdersFile,
-    check_order: CheckOrder,
-) -> Opening:
+def _check_goes_on(run: Run, workdir: Path, restored: Restored) -> None:
+    """Check that a run can go on from its checkpoint, which fits its state.
+
+    Raises:
+      AlreadyCompleted: nothing is left to do.
+      ResumeError: the data have changed.
+      CheckpointError: the checkpoint lacks something.
+    """
     record = restored.run
     check_record(record, restored.ledger, f"checkpoint {restored.step} in {workdir / CHECKPOINTS}")
     summary = read_summary(workdir)
@@ -319,6 +356,19 @@ def _resumed(
         changed = sorted(key for key in {*source, *record["source"]} if source.get(key) != record["source"].get(key))
         both = ", ".join(f"{key} was {record['source'].get(key)!r}, is {source.get(key)!r}" for key in changed)
         raise ResumeError(f"the data of this run have changed: {both}; restore them, or start in a fresh workdir")
+
+
+def _resumed(
+    run: Run,
+    workdir: Path,
+    store: CheckpointStore,
+    lock: WorkdirLock,
+    restored: Restored,
+    alive: bool,
+    orders: OrdersFile,
+    check_order: CheckOrder,
+) -> Opening:
+    record = restored.run
     ledger, state = Ledger.from_json(restored.ledger), _with_momenta(run, _with_own_values(run, restored.state))
     before = record["config"]["unit_size"]
     if before != run.config.unit_size:

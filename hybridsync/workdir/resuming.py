@@ -43,7 +43,9 @@ LEDGER = ("applied", "dropped", "issued", "rolled_back", "workload")
 """Fields that a resume reads from a checkpoint's two records."""
 
 
-def check_workdir(workdir: Path, config: RunConfig, *, resume: Resume, convert_units: bool) -> RunConfig | None:
+def check_workdir(
+    workdir: Path, config: RunConfig, *, resume: Resume, convert_units: bool, accept_changes: bool = False
+) -> RunConfig | None:
     """Return what the run in `workdir` goes on with, None where there is no run yet; needs no JAX.
 
     Args:
@@ -51,6 +53,7 @@ def check_workdir(workdir: Path, config: RunConfig, *, resume: Resume, convert_u
       config: configuration to start or continue with.
       resume: "auto" starts fresh or resumes, "must" refuses a fresh workdir, "never" a used one.
       convert_units: whether a run may continue with units of another size.
+      accept_changes: whether it may continue with another model or optimizer.
 
     Raises:
       WorkdirError: something else is where the run keeps a file or a folder, the workdir is used and `resume` is
@@ -70,7 +73,7 @@ def check_workdir(workdir: Path, config: RunConfig, *, resume: Resume, convert_u
     asked = config
     if config.workload == saved.get("workload_asked"):
         config = dataclasses.replace(config, workload=saved["config"]["workload"])
-    check_resumable(saved["config"], config, convert_units=convert_units)
+    check_resumable(saved["config"], config, convert_units=convert_units, accept_changes=accept_changes)
     return continued(workdir, asked)
 
 
