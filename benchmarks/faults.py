@@ -74,7 +74,13 @@ def hurt(workdir: Path, options: argparse.Namespace) -> list[Fault]:
     """Run the job and hurt it; returns the faults."""
     command = [sys.executable, "-m", "hybridsync.cli.train", f"--config={options.config}", f"--workdir={workdir}"]
     command += [f"--workers={options.workers}", "--plan=bsp", f"--compute_secs={options.compute_secs}"]
-    command += ["--set", "workload=10000000", *(part for flag in options.set for part in ("--set", flag))]
+    limits = (f"hang.{name}_secs={DEADLINE_SECS:g}" for name in ("silent", "compute"))
+    command += [
+        "--set",
+        "workload=10000000",
+        *(part for limit in limits for part in ("--set", limit)),
+        *(part for flag in options.set for part in ("--set", flag)),
+    ]
     job = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     faults: list[Fault] = []
     never = threading.Event()

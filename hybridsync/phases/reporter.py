@@ -284,8 +284,7 @@ class Reporter:
         """Warn that a process may hang, which is ended when its limit is over."""
         self.event("hang_suspected", role=role, id=role_id, doing=what, limit_secs=limit_secs, setting=setting)
         self.show_line(
-            f"{role} {role_id} has been {what} for long; it is ended after {limit_secs:.3g} s ({setting}) "
-            "if others wait for it"
+            f"{role} {role_id} has been {what} for long: it may hang, and is ended after {limit_secs:.3g} s ({setting})"
         )
 
     def skipped(self, first: int, last: int, places: int, units: int) -> None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 import jax
 
 from hybridsync import __version__
+from hybridsync.core.activity import current
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock, pause
 from hybridsync.core.errors import HybridSyncError, NotRegistered, RoleLost, described
 from hybridsync.core.plan import PhaseId
@@ -98,7 +99,7 @@ def hello(spec: RoleSpec, address: str, schema: str, role_state: RoleState | Non
 
 
 class CompileTimer:
-    """Sums what XLA compiles in this process, seconds, and tells the watchdog that a thread compiles."""
+    """Sums what XLA compiles in this process, seconds, and notifies watchdog and worker that a thread compiles."""
 
     def __init__(self, note: Callable[[float], None], watchdog: Watching) -> None:
         self._note, self._watchdog = note, watchdog
@@ -107,6 +108,7 @@ class CompileTimer:
     def _listen(self, event: str, duration_secs: float, **_: str | int) -> None:
         if "/compile/" in event:  # also when a function was traced, which its compilation follows
             self._watchdog.compiles()
+            current().compiling()
         if event.endswith("backend_compile_duration"):
             self._note(duration_secs)
 

@@ -62,7 +62,8 @@ class WorkerRecorder:
         "_applied",
         "_at",
         "_awake",
-        "_before",
+        "_before_compiling",
+        "_before_reading",
         "_compile_secs",
         "_compute_secs",
         "_counts_transfers",
@@ -114,7 +115,7 @@ class WorkerRecorder:
         self.phase_id: PhaseId = NO_PHASE
         self.completed = 0
         self._at = ("", self._now())  # one value: the heartbeat never reads half of a change
-        self._before = ""  # what a read or a compilation has interrupted
+        self._before_compiling = self._before_reading = ""  # data may be made by programs that are compiled
         self._reported = self._awake = self._now()  # the last report; since when the process has not stood still
         self._usual_secs, self._has_usual = 0.0, False
         self._lock = threading.Lock()
@@ -167,20 +168,20 @@ class WorkerRecorder:
 
     def reading(self) -> None:
         """See `Activity.reading`."""
-        self._before = self._at[0]
+        self._before_reading = self._at[0]
         self._piece = self.watchdog.begin("reading the data of a unit", self._limits.read_secs)
         self.turn_to(READING)
 
     def has_read(self) -> None:
         """See `Activity.has_read`."""
         self.watchdog.end(self._piece)
-        self.turn_to(self._before)
+        self.turn_to(self._before_reading)
 
     def compiling(self) -> None:
         """See `Activity.compiling`; it ends with `compiled`, or with the unit."""
         self.watchdog.compiles(self._limits.compile_secs)
         if self._at[0] != COMPILING:
-            self._before = self._at[0]
+            self._before_compiling = self._at[0]
         self.turn_to(COMPILING)
 
     def emulating(self) -> None:
@@ -292,7 +293,7 @@ class WorkerRecorder:
         with self._lock:
             self._compile_secs += secs
         if self._at[0] == COMPILING:
-            self.turn_to(self._before)
+            self.turn_to(self._before_compiling)
 
     def take_report(self) -> Report:
         """Return what was noted since the last call as a report."""

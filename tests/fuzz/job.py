@@ -348,8 +348,7 @@ class Job:
         )
         for read in reads:
             read()
-        control.waited_for()
-        control.stuck(1.0)
+        control.doing()
         self.primary.take_report()
         self.store.take_report()
         for index, _ in self.head.take():

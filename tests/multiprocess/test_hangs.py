@@ -58,7 +58,7 @@ def test_a_worker_that_hangs_while_others_wait_is_named_ended_and_replaced(tmp_p
 
 @pytest.mark.parametrize("plan", swept(["asp", "gba", "backup(m=2)"], 0))
 def test_a_worker_that_nobody_waits_for_is_left_alone_and_its_units_go_to_others(tmp_path: Path, plan: str) -> None:
-    # Sooner than the limit: under backup the last push of a phase may wait for the worker that hangs, which then is a reason.
+    # Sooner than the limit: under backup a phase's last push may wait for the worker that hangs, which is a reason.
     with job_of(tmp_path, plan, "--set=drain_secs=1") as job:
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())

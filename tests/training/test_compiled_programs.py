@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 import optax
 import pytest
 
+from hybridsync.core.activity import follow
 from hybridsync.data.synthetic import SyntheticSource
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.compiled_programs import Parameters, Programs
@@ -265,3 +268,48 @@ def test_what_updates_are_made_of_is_described_before_anything_runs():
     after = programs.update(copied(state), contribution, units=1, factor=1.0, blend=1.0)
     assert shapes(after) == shapes(state)
     assert programs.contribution_layout.nbytes == len(programs.contribution_layout.pack(contribution))
+
+
+class Source(SyntheticSource):
+    """Its units from 5 on have batches of another shape."""
+
+    def batch(self, unit: int, *, unit_size: int, seed: int) -> Any:
+        return super().batch(unit, unit_size=unit_size * (2 if unit >= 5 else 1), seed=seed)
+
+
+def test_a_worker_is_notified_while_data_are_read_and_once_for_each_shape_that_is_compiled() -> None:
+    noted: list[str] = []
+
+    class Worker:
+        def reading(self) -> None:
+            noted.append("reading")
+
+        def has_read(self) -> None:
+            noted.append("has read")
+
+        def compiling(self) -> None:
+            noted.append("compiling")
+
+    task = mlp_task()
+    programs = Programs(
+        dataclasses.replace(task, source=Source(512, (4, 4, 1), num_classes=4, num_test=64)),
+        plain_sgd(0.1),
+        unit_size=4,
+        workload=10,
+        seed=0,
+        donate_parameters=False,
+    )
+    parameters = parameters_of(initial_state(programs.task, plain_sgd(0.1), 0))
+
+    def train() -> None:
+        follow(Worker())
+        for unit in (0, 1, 5, 6, 2):
+            jax.block_until_ready(programs.gradient(parameters, unit))
+            noted.append(str(unit))
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join(120)
+    read = ["reading", "has read"]
+    # The shapes of unit 0 were traced when the layouts were made.
+    assert noted == [*read, "0", *read, "1", *read, "compiling", "5", *read, "6", *read, "2"]

@@ -86,7 +86,6 @@ class _Holder:
 def test_a_hand_over_that_takes_longer_than_the_lease_costs_no_server(
     serve: Callable[..., str], closing: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hybridsync.chief.membership.SERVER_LEASE_SECS", LEASE_SECS)
     monkeypatch.setattr(entering_module, "SAY_SECS", 0.2)
     served = ServedPrimary(serve, closing, HAND_OVER_SECS)
     evicted: list[Any] = []
