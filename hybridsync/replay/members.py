@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import select
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +30,7 @@ from hybridsync.replay.logged_run import LoggedPhase, read_record
 from hybridsync.replay.phases import as_member, on_one_device
 from hybridsync.runtime.fork_server_client import ForkServerClient
 from hybridsync.runtime.role_addresses import RoleAddresses
-from hybridsync.runtime.role_pipe import Child, RoleSpec
+from hybridsync.runtime.role_pipe import Child, RoleSpec, readable
 from hybridsync.runtime.role_process import RoleProcess, describe_exit
 from hybridsync.runtime.wiring.collectives import collectives_of
 from hybridsync.training.buffer_layout import Layout
@@ -86,7 +85,8 @@ def in_members(
             stack.callback(_end, members)
             for index in range(num_members):
                 log = logs / f"replay-{index}.log"
-                members.append(RoleProcess(fork_server_client, ROLE, index, 0, log, num_threads=phase.num_threads))
+                ordered = RoleProcess(fork_server_client, ROLE, index, 0, log, num_threads=phase.num_threads)
+                members.append(ordered.started())
                 spec = RoleSpec(
                     *(ROLE, index, 0, service.address, str(job), num_members, 0, addresses.host),
                     collective=phase.collective,
@@ -116,7 +116,7 @@ def _await_members(members: list[RoleProcess], phase: LoggedPhase, progress: Cal
                 "their logs"
             )
         handles = [handle for member in waiting.values() for handle in (member.report_fd, member.pidfd)]
-        readable = set(select.select(handles, [], [], remaining)[0])
+        found = readable(remaining, *handles)
         for member in list(waiting.values()):
             for report in member.read_reports():
                 deadline = SYSTEM_CLOCK.monotonic() + SILENT_SECS
@@ -126,7 +126,7 @@ def _await_members(members: list[RoleProcess], phase: LoggedPhase, progress: Cal
                     progress(report["update"])
                 if report.get("done"):
                     waiting.pop(member.role_id, None)
-            if member.role_id in waiting and member.pidfd in readable:
+            if member.role_id in waiting and member.pidfd in found:
                 members.remove(member)
                 how = describe_exit(member.reap())
                 raise RoleLost(f"{member.name} of the replay of {phase} ended early: {how}; {member.log_tail()}")

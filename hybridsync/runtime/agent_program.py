@@ -53,7 +53,7 @@ A batch system that ends a job asks all of its hosts, at times that differ a lit
 """
 LAST_WORDS_SECS = 3.0
 TURN_SECS = 60.0
-"""Limit of one turn of the main loop, besides what it starts: a disk that hangs, a process that cannot be reaped."""
+"""Limit of one turn of the main loop: a disk that hangs, a process that cannot be reaped."""
 
 
 class AgentProgram:
@@ -107,7 +107,7 @@ class AgentProgram:
           HybridSyncError: the head refused this host.
         """
         with WakePipe(self._on_signal) as wake, closing(RoleAddresses(self._host, num_hosts=2)) as addresses:
-            self._agent = HostAgent(self._spec, addresses, self._say, watchdog=self._watchdog)
+            self._agent = HostAgent(self._spec, addresses, self._say)
             self._head = AgentConnection(self._connect, self._hello_of, wake.wake, self._give_up_secs)
             self._head.start()
             try:

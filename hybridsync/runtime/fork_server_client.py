@@ -1,4 +1,4 @@
-"""Starts roles' processes for a supervisor through a fork server (see fork_server.py), and keeps that alive."""
+"""Orders roles' processes for a supervisor from a fork server (see fork_server.py), and replaces one that fails."""
 
 from __future__ import annotations
 
@@ -11,21 +11,28 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from hybridsync.core.errors import RoleLost, WaitTimeout
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import RoleLost
 from hybridsync.runtime.fork_server import FORK_SERVER_FD, ORDER_BYTES
 from hybridsync.runtime.host_resources import ENVIRONMENT
-from hybridsync.runtime.role_pipe import SUPERVISOR_PID, process_control
+from hybridsync.runtime.role_pipe import SUPERVISOR_PID, process_control, readable
 from hybridsync.storage.durable import private
 
 START_SECS = 120.0
 """A fork server imports for so long at most."""
-END_SECS = 5.0
+ANSWER_SECS = 10.0
+"""One that has imported everything forks within milliseconds: after so long it stands still, and is replaced."""
+END_SECS = 2.0
 TAIL_LINES = 20
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 class CannotStart(RoleLost):
     """The machine has too many processes, or too little memory, for another one; a later try may succeed."""
+
+
+class ForkServerLost(RoleLost):
+    """The fork server ended, or stands still, and did not start what was ordered; another one may."""
 
 
 def open_at_end(path: Path) -> BinaryIO:
@@ -35,6 +42,8 @@ def open_at_end(path: Path) -> BinaryIO:
 
 class ForkServerClient:
     """Starts processes for roles, as children of this process. To be made on the main thread, with which they end.
+
+    One process is ordered at a time. No call waits for the fork server but `answer`, for as long as its caller says.
 
     Args:
       command: program and arguments; the program takes up its line by `fork_server.connect`.
@@ -51,11 +60,14 @@ class ForkServerClient:
         self._command = list(command)
         self._log_path, self._open_log = log_path, open_log
         process_control(_PR_SET_CHILD_SUBREAPER, 1)
+        self._deadline = 0.0  # of the answer to the last order
+        self._has_answered = False
         self._process, self._line = self._start()
 
     def _start(self) -> tuple[subprocess.Popen, socket.socket]:
         line, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        line.settimeout(START_SECS)
+        line.setblocking(False)
+        self._has_answered = False
         environment = {
             **ENVIRONMENT,
             **os.environ,
@@ -98,10 +110,13 @@ class ForkServerClient:
             self._process, self._line = self._start()
         return ended
 
-    def start(self, environment: Mapping[str, str], descriptors: Sequence[int]) -> int:
-        """Start a process in a session of its own; returns its id.
+    @property
+    def fd(self) -> int:
+        """File descriptor that is readable when the answer to an order has come, or the fork server has ended."""
+        return self._line.fileno()
 
-        Waits until the fork server has imported what roles need.
+    def order(self, environment: Mapping[str, str], descriptors: Sequence[int]) -> None:
+        """Order a process in a session of its own; `answer` tells what became of it.
 
         Args:
           environment: environment variables of the process in addition to this process's.
@@ -110,45 +125,55 @@ class ForkServerClient:
 
         Raises:
           CannotStart: there are too many processes, or there is too little memory.
-          RoleLost: the fork server ended, and the next one did, too.
-          WaitTimeout: the fork server does not answer; a new one takes its place.
+          ForkServerLost: the fork server ended.
         """
         order = json.dumps({"environment": dict(environment)}).encode()
-        for _ in range(2):
-            try:
-                self.ensure_running()
-                socket.send_fds(self._line, [order], descriptors)
-                answer = self._line.recv(ORDER_BYTES)
-            except TimeoutError:
-                self._end()  # its answer, should it come, would be taken for that to the next order
-                raise WaitTimeout(
-                    f"the fork server, process {self._process.pid}, has not imported everything after "
-                    f"{START_SECS:g} s; {log_tail(self._log_path)}"
-                ) from None
-            except (BrokenPipeError, ConnectionResetError):
-                answer = b""
-            except OSError as error:
-                raise _none_can_be_started(error) from error
-            if answer:
-                break
-            self._await_end()
-        else:
-            raise RoleLost(
-                f"the fork server ended, exit {self._process.returncode}, before it started one; "
-                f"{log_tail(self._log_path)}"
+        try:
+            self.ensure_running()
+            socket.send_fds(self._line, [order], descriptors)
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._ended() from None
+        except OSError as error:
+            raise _none_can_be_started(error) from error
+        self._deadline = SYSTEM_CLOCK.monotonic() + (ANSWER_SECS if self._has_answered else START_SECS)
+
+    def answer(self, secs: float = 0.0) -> int | None:
+        """Return the id of the process that was ordered last; None where no answer has come within `secs`.
+
+        Raises:
+          CannotStart: there are too many processes, or there is too little memory.
+          ForkServerLost: the fork server ended, or has not answered for too long; a new one takes its place.
+        """
+        if not readable(secs, self._line.fileno()):
+            if SYSTEM_CLOCK.monotonic() < self._deadline:
+                return None
+            self._end()  # its answer, should it come, would be taken for that to the next order
+            raise ForkServerLost(
+                f"the fork server, process {self._process.pid}, has not answered for "
+                f"{ANSWER_SECS if self._has_answered else START_SECS:g} s; {log_tail(self._log_path)}"
             )
-        told = json.loads(answer)
+        try:
+            packet = self._line.recv(ORDER_BYTES)
+        except ConnectionResetError:
+            packet = b""
+        if not packet:
+            raise self._ended()
+        self._has_answered = True
+        told = json.loads(packet)
         if "error" in told:
             raise _none_can_be_started(told["error"])
         return told["pid"]
 
-    def _await_end(self) -> None:
+    def _ended(self) -> ForkServerLost:
         """Reap a fork server that has closed its line."""
         try:
             self._process.wait(END_SECS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        return ForkServerLost(
+            f"the fork server ended, exit {self._process.returncode}, before it started one; {log_tail(self._log_path)}"
+        )
 
     def close(self) -> None:
         """End the fork server, and take in no more orphans; processes that it has started go on."""

@@ -34,8 +34,9 @@ from hybridsync.transport.link import ChiefLink
 
 T = TypeVar("T")
 
-CHIEF_SECS = 60.0
-"""How long a role goes on without a chief: a restarted one has to import everything, on few cores."""
+CHIEF_SECS = 120.0
+"""How long a role goes on without a chief: one that stands still is replaced after `silent_secs`, and the next one has
+to import everything, on few cores."""
 
 AGAIN_SECS = 0.1
 """Between two tries at a chief that forgets a role again: it was lost as well."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hybridsync.core.errors import WorkdirError
-from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.runtime.adopted_children import reap_adopted
 from hybridsync.runtime.host_messages import (
     ChiefServes,
@@ -67,7 +66,6 @@ class HostAgent:
       addresses: addresses at which they serve.
       say: shows a line to the user.
       lock_fd: file descriptor of the workdir's lock, which each chief holds as well; None if the workdir is not locked.
-      watchdog: watchdog of this process.
 
     Raises:
       WorkdirError: the logs cannot be written.
@@ -79,7 +77,6 @@ class HostAgent:
         addresses: RoleAddresses,
         say: Callable[[str], None],
         lock_fd: int | None = None,
-        watchdog: Watching = UNWATCHED,
     ) -> None:
         self._spec, self._addresses, self._say = spec, addresses, say
         self._roles: dict[Key, RoleProcess] = {}
@@ -90,9 +87,7 @@ class HostAgent:
         self.logs = Logs(spec.logs, say)
         try:
             make_directory(spec.logs)
-            self._starts = Starts(
-                *(spec.command, self.logs, say, spec.start_again_secs, lock_fd, spec.log_suffix, watchdog),
-            )
+            self._starts = Starts(spec.command, self.logs, say, spec.start_again_secs, lock_fd, spec.log_suffix)
         except OSError as error:
             raise WorkdirError(f"cannot write to {spec.logs}: {error.strerror}; name a writable --workdir") from error
 
@@ -145,6 +140,8 @@ class HostAgent:
             poll.register(process.pidfd, select.POLLIN)
             if not process.reports_ended:
                 poll.register(process.report_fd, select.POLLIN)
+        if self._starts.fd is not None:
+            poll.register(self._starts.fd, select.POLLIN)
         poll.poll(0 if self._events else secs * 1000)
         _drain(wake_fd)
         # Who has ended is looked at first: then the reports that are read are all of theirs, and what made a role leave
@@ -158,13 +155,14 @@ class HostAgent:
             self._events.append(Ended(*key, process.pid, code, process.lived_secs(), process.unit))
         self._starts.keep_fork_server()
         self._take_started()
-        reap_adopted({self._starts.fork_server_pid, *(process.pid for process in self._roles.values())})
+        if self._starts.fd is None:  # else one of the children is a role of which the fork server is about to tell
+            reap_adopted({self._starts.fork_server_pid, *(process.pid for process in self._roles.values())})
         events = list(self._events)
         self._events.clear()
         return events
 
     def _take_started(self) -> None:
-        for found in self._starts.start_due():
+        for found in self._starts.take():
             if isinstance(found, NotStarted):
                 self._events.append(replace(found, message=found.message[:MOST_MESSAGE_CHARS]))
                 self._is_hopeless = self._is_hopeless or found.hopeless
@@ -180,6 +178,10 @@ class HostAgent:
             if self._chief_address and spec.role != "chief":
                 process.send_chief(self._chief_address)
             self._events.append(Started(*order.key, spec.restart_count, process.pid, order.reason))
+
+    def pulse(self, key: Key) -> int:
+        """Return a count that changes as long as Python runs in a role of this host (see `Child.show_life`)."""
+        return self._roles[key].pulse
 
     def discard(self) -> None:
         """Start nothing of what still waits."""

@@ -250,7 +250,7 @@ def _supervise_locked(
         # grpc, after the start of the fork server
         from hybridsync.runtime.wiring.transport import GRPC, transport_of
 
-        return transport_of(GRPC, keys.own).chief(address, deadline_secs=5.0)
+        return transport_of(GRPC, keys.own).chief(address, deadline_secs=3.0)
 
     def serve_head(head: HeadPort) -> Serving:
         from hybridsync.runtime.wiring.transport import head_transport
@@ -395,6 +395,8 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
         user_keys.exchange(new.token, Credentials.of(new.user_credentials))
 
     child.hear_keys(take_keys)
+    if child.role == "chief":
+        child.show_life()
     use_cache(spec.compilation_cache)
     # A chief that reports an error of its own ends the run; one that hangs is to be replaced like the others.
     tell = child.report_overdue if child.role != "chief" else lambda text: None

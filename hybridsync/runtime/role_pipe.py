@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import itertools
 import json
+import math
 import mmap
 import os
 import select
@@ -40,9 +42,23 @@ SUPERVISOR_PID = "HYBRIDSYNC_SUPERVISOR_PID"
 _PR_SET_PDEATHSIG = 1
 UNIT_FORMAT = struct.Struct("<q")
 """How the unit that a worker computes, plus one, lies in the memory it shares with its supervisor; 0 for none."""
+PULSE_FORMAT = struct.Struct("<q")
+"""How a count that grows while Python runs in the chief lies there, after the unit."""
+SHARED_BYTES = UNIT_FORMAT.size + PULSE_FORMAT.size
+PULSE_SECS = 0.5
 TOLD_SECS = 120.0
 """How long a role waits for its supervisor, and then for its chief."""
-_FOREVER_SECS = 365 * 86400.0
+
+
+def readable(secs: float, *descriptors: int) -> set[int]:
+    """Wait up to `secs` until one of these file descriptors can be read or is at its end; returns those that are.
+
+    Not `select.select`, which takes no descriptor above 1023: a supervisor of 256 workers has some.
+    """
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(None if secs == math.inf else max(0.0, secs) * 1000)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +167,7 @@ class Child:
         self._report_fd = report_fd
         self._told = b""
         self._take_keys: Callable[[RoleKeys], None] | None = None
-        self._unit = mmap.mmap(unit_fd, UNIT_FORMAT.size)
+        self._shared = mmap.mmap(unit_fd, SHARED_BYTES)
         os.close(unit_fd)
 
     @classmethod
@@ -218,7 +234,7 @@ class Child:
     def _hear(self) -> None:
         while True:
             try:
-                self._exchange(self._next_line(_FOREVER_SECS, "other keys"))
+                self._exchange(self._next_line(math.inf, "other keys"))
             except RoleLost:  # the supervisor has ended, and this process with it
                 return
 
@@ -229,7 +245,7 @@ class Child:
     def _next_line(self, timeout_secs: float, missing: str) -> dict[str, Any]:
         deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
         while b"\n" not in self._told:
-            if not select.select([0], [], [], max(0.0, deadline - SYSTEM_CLOCK.monotonic()))[0]:
+            if not readable(deadline - SYSTEM_CLOCK.monotonic(), 0):
                 raise WaitTimeout(f"{self.role} {self.role_id} waited {timeout_secs:g} s for {missing}")
             chunk = os.read(0, 1 << 16)
             if not chunk:
@@ -248,7 +264,17 @@ class Child:
 
     def at_unit(self, unit: int) -> None:
         """Leave behind which unit this process computes, -1 for none: what a crash does not take with it."""
-        UNIT_FORMAT.pack_into(self._unit, 0, unit + 1)
+        UNIT_FORMAT.pack_into(self._shared, 0, unit + 1)
+
+    def show_life(self) -> None:
+        """Have a thread of Python show the supervisor that this process is not stopped, and that threads get to run."""
+        threading.Thread(target=self._beat, name="pulse", daemon=True).start()
+
+    def _beat(self) -> None:
+        rest = threading.Event()
+        for count in itertools.count(1):
+            PULSE_FORMAT.pack_into(self._shared, UNIT_FORMAT.size, count)
+            rest.wait(PULSE_SECS)
 
     def report_error(self, error: HybridSyncError) -> int:
         """Tell the supervisor why this role ends, and return the exit code to end with."""

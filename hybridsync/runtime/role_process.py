@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 from collections.abc import Callable
 from dataclasses import asdict
@@ -17,9 +16,11 @@ from hybridsync.runtime import role_pipe
 from hybridsync.runtime.fork_server_client import ForkServerClient, log_tail, open_at_end
 from hybridsync.runtime.host_resources import xla_threads
 
+_LOOK_SECS = 1.0
+
 
 class RoleProcess:
-    """Starts a role and keeps hold of its process.
+    """Orders a role's process and keeps hold of it, once `has_started` says that it is there.
 
     It gets a session of its own, so that Ctrl-C reaches the supervisor alone. The chief keeps stdout (its
     progress line); all else goes to the log. It dies with this process.
@@ -38,14 +39,14 @@ class RoleProcess:
       role: as given.
       role_id: as given.
       restart_count: as given.
-      pid: process id.
+      pid: process id, once it has started.
       pidfd: readable once the process has ended.
       report_fd: readable when it has reported.
       reports_ended: it has closed its end, so that `report_fd` stays readable.
       unit: unit that a worker was computing when it ended; -1 for none, and before it is reaped.
 
     Raises:
-      RoleLost, WaitTimeout: the process cannot be started.
+      CannotStart, ForkServerLost: the process cannot be ordered.
       OSError: its log cannot be opened.
     """
 
@@ -63,14 +64,16 @@ class RoleProcess:
         self.role = role
         self.role_id = role_id
         self.restart_count = restart_count
-        self._started = SYSTEM_CLOCK.monotonic()
+        self._fork_server_client = fork_server_client
+        self._ordered = SYSTEM_CLOCK.monotonic()
         self.reports_ended = False
         self._log_path = log_path
         self._partial = b""
         self._reaped = False
+        self.pid = self.pidfd = -1
         self.unit = -1
-        self._unit_fd = os.memfd_create(f"{role}-{role_id}-unit")
-        os.truncate(self._unit_fd, role_pipe.UNIT_FORMAT.size)
+        self._shared_fd = os.memfd_create(f"{role}-{role_id}-shared")
+        os.truncate(self._shared_fd, role_pipe.SHARED_BYTES)
         self.report_fd, report_end = os.pipe()
         os.set_blocking(self.report_fd, False)
         spec_end, self._spec_fd = os.pipe()
@@ -82,16 +85,46 @@ class RoleProcess:
                 with contextlib.suppress(OSError):  # a full disk ends no run
                     os.write(log.fileno(), f"--- {self.name}, restart count {restart_count}\n".encode())
                 stdout = 1 if role == "chief" else log.fileno()
-                given = (spec_end, stdout, log.fileno(), report_end, self._unit_fd)
-                self.pid = fork_server_client.start(environment, given if lock_fd is None else (*given, lock_fd))
-            self.pidfd = os.pidfd_open(self.pid)
+                given = (spec_end, stdout, log.fileno(), report_end, self._shared_fd)
+                fork_server_client.order(environment, given if lock_fd is None else (*given, lock_fd))
         except BaseException:
-            for descriptor in (self.report_fd, self._unit_fd, self._spec_fd):
-                os.close(descriptor)
+            self.close()
             raise
         finally:
             os.close(report_end)
             os.close(spec_end)
+
+    def has_started(self, secs: float = 0.0) -> bool:
+        """Return whether the process is there, after a wait of up to `secs`; nothing else may be called before it is.
+
+        Raises:
+          CannotStart, ForkServerLost: it cannot be started, and this object is closed.
+          OSError: it cannot be watched, and this object is closed.
+        """
+        try:
+            pid = self._fork_server_client.answer(secs)
+            if pid is not None:
+                self.pid, self.pidfd = pid, os.pidfd_open(pid)
+        except BaseException:
+            self.close()
+            raise
+        return pid is not None
+
+    def started(self) -> RoleProcess:
+        """Wait until the process is there, and return this object.
+
+        Raises:
+          CannotStart, ForkServerLost, OSError: see `has_started`.
+        """
+        while not self.has_started(_LOOK_SECS):
+            continue
+        return self
+
+    def close(self) -> None:
+        """Let go of what this process holds of it: one that has no spec yet ends by that."""
+        for descriptor in (self.pidfd, self.report_fd, self._shared_fd, self._spec_fd):
+            if descriptor >= 0:
+                os.close(descriptor)
 
     @property
     def name(self) -> str:
@@ -99,8 +132,8 @@ class RoleProcess:
         return self.role if self.role == "chief" else f"{self.role} {self.role_id}"
 
     def lived_secs(self) -> float:
-        """Return the seconds since it was started."""
-        return SYSTEM_CLOCK.monotonic() - self._started
+        """Return the seconds since it was ordered."""
+        return SYSTEM_CLOCK.monotonic() - self._ordered
 
     def send_spec(self, spec: role_pipe.RoleSpec) -> None:
         """Tell the role what to do; if it is dead already, its pidfd says so."""
@@ -142,7 +175,13 @@ class RoleProcess:
 
     def wait_ended(self, timeout_secs: float) -> bool:
         """Wait for the process to end, and return whether it has."""
-        return bool(select.select([self.pidfd], [], [], max(0.0, timeout_secs))[0])
+        return bool(role_pipe.readable(timeout_secs, self.pidfd))
+
+    @property
+    def pulse(self) -> int:
+        """Return a count that has changed if Python has run in the process meanwhile (see `Child.show_life`)."""
+        form = role_pipe.PULSE_FORMAT
+        return form.unpack(os.pread(self._shared_fd, form.size, role_pipe.UNIT_FORMAT.size))[0]
 
     def kill(self) -> None:
         """Kill the process and whatever it started, now."""
@@ -157,9 +196,8 @@ class RoleProcess:
         self.kill()
         _, status = os.waitpid(self.pid, 0)
         self._reaped = True
-        self.unit = role_pipe.UNIT_FORMAT.unpack(os.pread(self._unit_fd, role_pipe.UNIT_FORMAT.size, 0))[0] - 1
-        for descriptor in (self.pidfd, self.report_fd, self._unit_fd, self._spec_fd):
-            os.close(descriptor)
+        self.unit = role_pipe.UNIT_FORMAT.unpack(os.pread(self._shared_fd, role_pipe.UNIT_FORMAT.size, 0))[0] - 1
+        self.close()
         return os.waitstatus_to_exitcode(status)
 
     def log_tail(self) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError
-from hybridsync.core.work_deadlines import SLACK_SECS, UNWATCHED, Watching
-from hybridsync.runtime.fork_server_client import START_SECS, CannotStart, ForkServerClient
+from hybridsync.runtime.fork_server_client import CannotStart, ForkServerClient, ForkServerLost
 from hybridsync.runtime.host_messages import Key, NotStarted, StartRole
 from hybridsync.runtime.role_logs import Logs
 from hybridsync.runtime.role_process import RoleProcess
@@ -16,11 +15,9 @@ from hybridsync.runtime.role_process import RoleProcess
 FIRST_PAUSE_SECS, LAST_PAUSE_SECS = 0.5, 30.0
 """The pause between two tries doubles from the first to the last."""
 FORK_SERVER_RETRY_SECS = 30.0
-START_LIMIT_SECS = 2 * START_SECS + SLACK_SECS
-"""Limit of one try: a fork server that ends meanwhile is replaced, and the next one imports for as long."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Start:
     """One role to be started, when it is tried next, and until when."""
 
@@ -29,10 +26,14 @@ class _Start:
     until: float
     pause: float = FIRST_PAUSE_SECS
     told: bool = False
+    has_lost_fork_server: bool = False
+    process: RoleProcess | None = None  # while the fork server has the order
 
 
 class Starts:
-    """Starts roles in the order in which they were asked for. To be made on the main thread.
+    """Starts roles in the order in which they were asked for, one at a time. To be made on the main thread.
+
+    No call waits for the fork server: `fd` is readable when `take` has more.
 
     Args:
       command: command of the fork server that roles are forked from (see `ForkServerClient`).
@@ -41,7 +42,6 @@ class Starts:
       again_secs: seconds for which the start of a role is tried.
       lock_fd: file descriptor of the workdir's lock, which each chief holds as well; None if the workdir is not locked.
       log_suffix: suffix of the name of the fork server's log.
-      watchdog: watchdog of this process.
 
     Raises:
       OSError: the fork server cannot be started.
@@ -55,68 +55,92 @@ class Starts:
         again_secs: float,
         lock_fd: int | None,
         log_suffix: str = "",
-        watchdog: Watching = UNWATCHED,
     ) -> None:
         self._fork_server_client = ForkServerClient(command, logs.path(f"fork-server{log_suffix}"), logs.open)
         self._logs, self._say, self._again_secs, self._lock_fd = logs, say, again_secs, lock_fd
-        self._watchdog = watchdog
         self._retry_fork_server_at = 0.0
         self._waiting: dict[Key, _Start] = {}
+        self._under_way: _Start | None = None
 
     @property
     def fork_server_pid(self) -> int:
         """The fork server's process id."""
         return self._fork_server_client.pid
 
+    @property
+    def fd(self) -> int | None:
+        """File descriptor that is readable when the fork server has answered; None while it has no order."""
+        return None if self._under_way is None else self._fork_server_client.fd
+
     def request(self, order: StartRole) -> None:
-        """Have a role started by the next `start_due`; an order for one that waits already takes the former's place."""
+        """Have a role started; an order for one that has not started yet takes the former's place."""
         now = SYSTEM_CLOCK.monotonic()
-        former = self._waiting.get(order.key)
-        self._waiting[order.key] = (
-            replace(former, order=order) if former else _Start(order, now, now + self._again_secs)
-        )
+        self._waiting.setdefault(order.key, _Start(order, now, now + self._again_secs)).order = order
 
     def discard(self) -> None:
         """Start nothing of what still waits."""
         self._waiting.clear()
 
-    def start_due(self) -> Iterator[tuple[RoleProcess, StartRole] | NotStarted]:
-        """Start what is due; yields the processes, each with its order, and what is given up."""
-        for key, start in list(self._waiting.items()):
-            if SYSTEM_CLOCK.monotonic() < start.at:
-                continue
-            with self._watchdog.work("starting {} {}".format(*key), START_LIMIT_SECS):
-                started = self._try(start)
-            if started is not None:
-                del self._waiting[key]
-                yield started if isinstance(started, NotStarted) else (started, start.order)
+    def take(self) -> Iterator[tuple[RoleProcess, StartRole] | NotStarted]:
+        """Yield the processes that have started, each with its order, and what is given up; order what is due next."""
+        while (start := self._under_way or self._next_due()) is not None:
+            found: tuple[RoleProcess, StartRole] | NotStarted | None
+            try:
+                start.process = start.process or self._order(start.order)
+                if not start.process.has_started():
+                    self._under_way = start
+                    return
+                found = start.process, start.order
+            except (OSError, HybridSyncError) as error:
+                start.process, found = None, self._failed(start, error)
+            self._under_way = None
+            if self._waiting.get(start.order.key) is not start:  # it was discarded while it was started
+                if start.process is not None:
+                    start.process.kill()
+                    start.process.reap()
+            elif found is not None:
+                del self._waiting[start.order.key]
+                yield found
 
-    def _try(self, start: _Start) -> RoleProcess | NotStarted | None:
-        (role, role_id), restart_count = start.order.key, start.order.spec.restart_count
+    def _next_due(self) -> _Start | None:
+        now = SYSTEM_CLOCK.monotonic()
+        return next((start for start in self._waiting.values() if now >= start.at), None)
+
+    def _order(self, order: StartRole) -> RoleProcess:
+        role, role_id = order.key
         path, lock_fd = self._logs.path(f"{role}-{role_id}"), self._lock_fd if role == "chief" else None
-        try:
-            return RoleProcess(
-                *(self._fork_server_client, role, role_id, restart_count, path, self._logs.open, lock_fd),
-                num_threads=start.order.spec.num_threads,
-            )
-        except (OSError, HybridSyncError) as error:
-            if restart_count == 0 and not isinstance(error, OSError | CannotStart):
-                return NotStarted(role, role_id, str(error), hopeless=True)
-            now = SYSTEM_CLOCK.monotonic()
-            if now >= start.until:
-                return NotStarted(
-                    role, role_id, f"{role} {role_id} could not be started for {self._again_secs:g} s: {error}"
-                )
-            if not start.told:
-                self._say(f"{role} {role_id} could not be started, which is tried again: {error}")
-            start.told = True
-            start.at, start.pause = now + start.pause, min(2 * start.pause, LAST_PAUSE_SECS)
+        return RoleProcess(
+            self._fork_server_client,
+            role,
+            role_id,
+            order.spec.restart_count,
+            path,
+            self._logs.open,
+            lock_fd,
+            num_threads=order.spec.num_threads,
+        )
+
+    def _failed(self, start: _Start, error: OSError | HybridSyncError) -> NotStarted | None:
+        """Return that a role is given up, or None where its start is tried again."""
+        (role, role_id), now = start.order.key, SYSTEM_CLOCK.monotonic()
+        if isinstance(error, ForkServerLost) and not start.has_lost_fork_server:
+            start.has_lost_fork_server = True  # the next one tries at once
             return None
+        if start.order.spec.restart_count == 0 and not isinstance(error, OSError | CannotStart):
+            return NotStarted(role, role_id, str(error), hopeless=True)
+        if now >= start.until:
+            why = f"{role} {role_id} could not be started for {self._again_secs:g} s: {error}"
+            return NotStarted(role, role_id, why)
+        if not start.told:
+            self._say(f"{role} {role_id} could not be started, which is tried again: {error}")
+        start.told = True
+        start.at, start.pause = now + start.pause, min(2 * start.pause, LAST_PAUSE_SECS)
+        return None
 
     def keep_fork_server(self) -> None:
         """Have a fork server for the next role that is lost; until then the run needs none."""
         now = SYSTEM_CLOCK.monotonic()
-        if now < self._retry_fork_server_at:
+        if now < self._retry_fork_server_at or self._under_way is not None:  # `take` hears of the end of that one
             return
         try:
             if self._fork_server_client.ensure_running():
@@ -128,3 +152,6 @@ class Starts:
     def close(self) -> None:
         """End the fork server; what it has started goes on."""
         self._fork_server_client.close()
+        if self._under_way is not None and self._under_way.process is not None:
+            self._under_way.process.close()
+            self._under_way = None

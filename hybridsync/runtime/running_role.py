@@ -22,7 +22,8 @@ class RunningRole:
       quarantine: reason why no process takes its place when it has ended; "" if a new one does.
       exit_code: exit code that it reported before it ended, None if it did not: any process may end with a code that
         means nothing, because user code called `exit`.
-      error: reason that it reported with its exit code; "" for none.
+      error: reason that it reported with its exit code, or for which this process ends it; "" for none.
+      stood_secs: for how long it had shown no sign of life when this process ended it for that; 0 for another end.
       is_given_up: whether the chief has had it ended. It may end by itself first, where the order does not reach it.
     """
 
@@ -34,6 +35,7 @@ class RunningRole:
     quarantine: str = ""
     exit_code: int | None = None
     error: str = ""
+    stood_secs: float = 0.0
     is_given_up: bool = False
 
     @property

@@ -42,6 +42,7 @@ from hybridsync.runtime.role_addresses import RoleAddresses
 from hybridsync.runtime.role_signals import WARNINGS, Parent
 from hybridsync.runtime.run_hosts import HostEvent, HostJoined, HostLost, RunHosts
 from hybridsync.runtime.running_role import RunningRole
+from hybridsync.runtime.stillness import Stillness
 from hybridsync.runtime.supervisor_spec import SupervisorSpec
 from hybridsync.runtime.user_output import say
 from hybridsync.runtime.wake_pipe import WakePipe
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 
 _TICK_SECS = 1.0
 _END_SECS = 5.0
+_CALL_SECS = 3.0
+"""A chief that has shown no sign of life for so long is not called: no call would be answered."""
 _KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 _RESUME = "run the same command again: it resumes from the last commit"
 
@@ -103,6 +106,7 @@ class Supervisor:
         self._num_signals = 0
         self._broken_off = False
         self._parent = Parent()
+        self._stillness = Stillness()
         self._preempt_deadline: float | None = None
         self._leaving: tuple[int, float] | None = None  # the chief's exit code, and until when the others may leave
         self._exit_code: int | None = None
@@ -195,15 +199,32 @@ class Supervisor:
                 self._fail(f"the chief does not serve after {self._spec.start_secs:g} s", "chief-0")
             if self._exit_code is None:
                 self._begin_or_go_on(now)
+            silent_secs = self._watch_chief(now)
             if self._exit_code is None:
                 rotate_if_due(self._spec.keys, self._hosts, self._roles, self._placement, self._say)
-                if self._chief_serves:
+                if self._chief_serves and silent_secs < _CALL_SECS:
                     self._outbox.deliver(self._chief_address)
                 self._place()
                 self._group.stop_former()
         if self._broken_off and self._exit_code == EXIT_FAILED:
             self._say(f"error: a second signal has ended the run before it was saved; {_RESUME}")
         return self._exit_code
+
+    def _watch_chief(self, now: float) -> float:
+        """End a chief that stands still; returns for how long it has shown no sign of life.
+
+        Its own watchdog is a thread of Python: it stands, too, where the process is stopped, or user code in C keeps
+        the interpreter's lock.
+        """
+        chief = self._roles.get(("chief", 0))
+        if chief is None or chief.stood_secs:
+            return 0.0
+        secs = self._stillness.look((chief.pid, self._agent.pulse(("chief", 0))), now)
+        if secs >= self._spec.silent_secs:
+            chief.stood_secs, chief.error = secs, f"it has shown no sign of life for {secs:.0f} s"
+            self._say(f"the chief, process {chief.pid}, has shown no sign of life for {secs:.0f} s, and is replaced")
+            self._hosts.kill(chief.host, chief.kill_order())
+        return secs
 
     def _begin_or_go_on(self, now: float) -> None:
         """Have workers meet whose hosts are there, once they are enough, or have waited for the others long enough."""
@@ -384,8 +405,8 @@ class Supervisor:
         self._quarantine(RoleEvent(*told, SYSTEM_CLOCK.wall(), quarantined=True, restart_count=count))
 
     def _is_failing(self, role: RunningRole, ended: Ended) -> bool:
-        by_itself = not role.is_given_up and ended.code not in _KILLED_FROM_OUTSIDE
-        return self._crash_loop.add(role.name, ended.lived_secs, ended.unit, by_itself=by_itself)
+        by_itself = not role.is_given_up and (role.stood_secs > 0 or ended.code not in _KILLED_FROM_OUTSIDE)
+        return self._crash_loop.add(role.name, ended.lived_secs - role.stood_secs, ended.unit, by_itself=by_itself)
 
     def _quarantine(self, event: RoleEvent) -> None:
         """Start no other process in a worker's place: the others go on without it, or the chief ends the run.
@@ -410,7 +431,7 @@ class Supervisor:
             else:
                 self._restart_chief(f"restart after {reason}")
             return
-        if role.error:
+        if role.error and not role.stood_secs:
             self._say(f"error: {role.error}")
         if self._chief_address:
             self._leaving = code, SYSTEM_CLOCK.monotonic() + self._spec.grace_secs

@@ -30,6 +30,7 @@ class SupervisorSpec:
       preempt_secs: seconds until the chief must have saved and left, once asked to.
       grace_secs: seconds for the others to leave when the chief has.
       start_again_secs: seconds for which the start of a role is tried again while there is no process or memory for it.
+      silent_secs: seconds for which the chief may show no sign of life, before it is replaced.
       collective: kind of collectives among the workers: "auto", "host" or "shm".
       link: kind of links that carry buffers between processes: "auto", "grpc", "shm" or "tcp".
       num_devices: local devices of each worker; None for as many as the collectives need.
@@ -65,6 +66,7 @@ class SupervisorSpec:
     preempt_secs: float = 120.0
     grace_secs: float = 5.0
     start_again_secs: float = 300.0
+    silent_secs: float = 60.0
     collective: str = AUTO
     link: str = AUTO
     num_devices: int | None = None

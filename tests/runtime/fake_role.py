@@ -8,12 +8,14 @@ pid is that of the newest such role, unless the event names one). Else it waits:
 the next of them, one with {"renew": true} wants a new process group, one with {"stop": true} says that its user has
 it stopped, one with {"over": roles} tells those roles to leave, one with {"late": true} serves from then on, and one
 with {"children": n} begins with so many processes that wait. A worker with {"apart": true} has not joined its process
-group. {"hangs": true}: SIGUSR1 and SIGUSR2 end it as its watchdog would. "fork server" -> what the fork server of the
+group. {"stands": true} stands still once the chief serves, {"holds": true} at a SIGHUP, {"lingers": true} at its end.
+{"hangs": true}: SIGUSR1 and SIGUSR2 end it as its watchdog would. "fork server" -> what the fork server of the
 roles does before it forks them: {"threads": true} starts one, {"exit": message} ends.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import itertools
 import json
@@ -53,6 +55,8 @@ def main() -> int:
             file.write(f"{keys.token}\n")
 
     child.hear_keys(take_keys)
+    if spec.role == "chief":
+        child.show_life()
     sys.stderr.write(f"{name} was here\n")
     is_program = not isinstance(line, ForkServer)
     told = {"pid": os.getpid(), "is_program": is_program, "platforms": os.environ.get("JAX_PLATFORMS")}
@@ -83,10 +87,14 @@ def main() -> int:
         child.report(address=spec.listen if spec.restart_count else "127.0.0.1:4711")
     if "exit" in action:
         return action["exit"]
+    if "stands" in action:
+        stand_still()
     turns = iter(action.get("kill_in_turn", ()))
     while (number := signal.sigwait(awaited)) == signal.SIGHUP:
         if "late" in action:
             child.report(address=spec.listen)
+        if "holds" in action:
+            stand_still()
         if "stop" in action:
             child.report(stop=True)
         if "over" in action:
@@ -102,7 +110,14 @@ def main() -> int:
     code = 75 if number == signal.SIGUSR1 else 0
     if spec.role == "chief":
         child.report(exit_code=code)
+    if "lingers" in action:
+        stand_still()
     return action.get("atexit", code)
+
+
+def stand_still() -> None:
+    """Keep the interpreter's lock, as code in C may."""
+    ctypes.PyDLL(None).sleep(600)
 
 
 def newest(chief: RoleSpec, event: dict[str, Any]) -> dict[str, int]:

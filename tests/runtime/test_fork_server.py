@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from hybridsync.core.errors import WaitTimeout
 from hybridsync.runtime import fork_server_client as client_module
-from hybridsync.runtime.fork_server_client import ForkServerClient
+from hybridsync.runtime.fork_server_client import ForkServerClient, ForkServerLost
 from hybridsync.runtime.role_process import RoleProcess
 from tests.runtime.supervised import ROOT, WAIT_SECS, Begin, seed_of
 
@@ -82,7 +81,7 @@ def test_a_worker_alone_has_a_platform_that_was_named_though_jax_was_imported_be
     ) as fork_server_client:
         for role in ("server", "worker"):
             log = tmp_path / f"{role}.log"
-            process = RoleProcess(fork_server_client, role, 0, 0, log)
+            process = RoleProcess(fork_server_client, role, 0, 0, log).started()
             assert process.wait_ended(WAIT_SECS)
             assert process.reap() == 0
             told[role] = log.read_text().splitlines()[-1]
@@ -95,8 +94,8 @@ def test_a_fork_server_that_does_not_answer_in_time_is_replaced(tmp_path: Path, 
     idle = [sys.executable, "-c", f"import time; time.sleep({WAIT_SECS})"]
     with contextlib.closing(ForkServerClient(idle, tmp_path / "fork-server.log")) as fork_server_client:
         former = fork_server_client.pid
-        with pytest.raises(WaitTimeout, match=f"process {former}, has not imported"):
-            RoleProcess(fork_server_client, "worker", 0, 0, tmp_path / "worker.log")
+        with pytest.raises(ForkServerLost, match=f"process {former}, has not answered for 0.2 s"):
+            RoleProcess(fork_server_client, "worker", 0, 0, tmp_path / "worker.log").started()
         assert fork_server_client.ensure_running() and fork_server_client.pid != former
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.runtime import fork_server_client
 from hybridsync.runtime.host_agent import HostAgent, HostSpec
 from hybridsync.runtime.host_messages import ChiefServes, Ended, Event, GiveKeys, KillRole, Reported, Started, StartRole
 from hybridsync.runtime.role_addresses import RoleAddresses
@@ -32,8 +33,8 @@ class Host:
         self.agent = HostAgent(spec, addresses, self.said.append)
         self.told: list[Event] = []
 
-    def start(self, restart_count: int = 0) -> None:
-        spec = RoleSpec("worker", 1, restart_count, "10.0.0.0:1", str(self.folder), 4, 1, "", "host", 1)
+    def start(self, restart_count: int = 0, role_id: int = 1) -> None:
+        spec = RoleSpec("worker", role_id, restart_count, "10.0.0.0:1", str(self.folder), 4, 1, "", "host", 1)
         self.agent.start(StartRole(spec, f"restart {restart_count}"))
 
     def until(self, condition: Callable[[], bool]) -> None:
@@ -75,6 +76,7 @@ def test_a_role_is_told_as_started_then_what_it_reports_then_its_end(host: Host)
 
 def test_an_order_that_crosses_the_word_of_the_start_leaves_no_second_process(host: Host) -> None:
     host.start()
+    host.until(lambda: bool(host.of_kind(Started)))
     host.start()  # given before the head has heard that it runs: what it joins has changed
     host.until(lambda: bool(host.of_kind(Ended)))
     (started,) = host.of_kind(Started)
@@ -85,6 +87,52 @@ def test_an_order_that_crosses_the_word_of_the_start_leaves_no_second_process(ho
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     newest = host.of_kind(Started)[-1]
     assert isinstance(newest, Started) and str(newest.pid) in children and str(started.pid) not in children
+
+
+@pytest.fixture
+def stopped(host: Host) -> int:
+    """Start worker 1, and stop the fork server; returns the fork server's process id."""
+    host.start()
+    host.until(lambda: bool(host.of_kind(Started)))
+    pid = host.agent._starts.fork_server_pid
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+def test_an_agent_goes_on_while_its_fork_server_stands_still_and_replaces_it(
+    host: Host, stopped: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = host.of_kind(Started)
+    assert isinstance(first, Started)
+    monkeypatch.setattr(fork_server_client, "ANSWER_SECS", WAIT_SECS)
+    host.start(role_id=2)  # the fork server has the order
+    host.agent.kill(KillRole("worker", 1, first.pid))
+    host.until(lambda: bool(host.of_kind(Ended)))
+    assert len(host.of_kind(Started)) == 1, "the fork server did not stand still"
+    monkeypatch.setattr(host.agent._starts._fork_server_client, "_deadline", 0.0)
+    host.until(lambda: len(host.of_kind(Started)) == 2)
+    assert host.agent._starts.fork_server_pid != stopped and not Path(f"/proc/{stopped}").exists()
+
+
+def test_an_order_that_follows_one_which_the_fork_server_has_takes_its_place(host: Host, stopped: int) -> None:
+    host.start(role_id=2)
+    host.start(role_id=2, restart_count=1)
+    os.kill(stopped, signal.SIGCONT)
+    host.until(lambda: len(host.of_kind(Started)) == 2)
+    newest = host.of_kind(Started)[-1]
+    assert isinstance(newest, Started) and (newest.role_id, newest.restart_count) == (2, 1)
+
+
+def test_a_role_that_is_ended_while_the_fork_server_has_its_order_does_not_run(host: Host, stopped: int) -> None:
+    host.start(role_id=2)
+    host.agent.end_roles()
+    os.kill(stopped, signal.SIGCONT)
+    host.start(role_id=3)
+    host.until(lambda: len(host.of_kind(Started)) == 2)
+    newest = host.of_kind(Started)[-1]
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    assert isinstance(newest, Started) and newest.role_id == 3
+    assert {str(stopped), str(newest.pid)} == set(children), "the role that was ended runs"
 
 
 def test_roles_that_were_ended_are_told_of_no_more_and_the_next_chief_is_not_the_last(host: Host) -> None:

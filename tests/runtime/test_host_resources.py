@@ -63,7 +63,7 @@ def measured(folder: Path, *counts: int) -> list[tuple[int, float, str]]:
     ) as fork_server_client:
         for count in counts:
             log = folder / f"{count}.log"
-            process = RoleProcess(fork_server_client, "server", 0, 0, log, num_threads=count)
+            process = RoleProcess(fork_server_client, "server", 0, 0, log, num_threads=count).started()
             assert process.wait_ended(WAIT_SECS)
             assert process.reap() == 0, log.read_text()
             found.append(tuple(json.loads(log.read_text().splitlines()[-1])))
@@ -100,7 +100,7 @@ def test_a_role_is_forked_without_a_search_for_garbage_and_searches_what_it_make
     with contextlib.closing(
         ForkServerClient([sys.executable, "-c", COLLECTS], tmp_path / "fork-server.log")
     ) as fork_server_client:
-        process = RoleProcess(fork_server_client, "server", 0, 0, log)
+        process = RoleProcess(fork_server_client, "server", 0, 0, log).started()
         assert process.wait_ended(WAIT_SECS)
         assert process.reap() == 0, log.read_text()
     at_once, kept, searched, collects = json.loads(log.read_text().splitlines()[-1])

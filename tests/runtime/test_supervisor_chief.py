@@ -8,7 +8,8 @@ import signal
 
 import pytest
 
-from tests.runtime.supervised import CHIEF, NUM_PROCESSES, Begin, gone
+from hybridsync.runtime.crash_loop import MAX_FAILURES
+from tests.runtime.supervised import CHIEF, NUM_PROCESSES, Begin, gone, seed_of
 
 
 def test_a_killed_chief_is_restarted_at_its_address_and_told_what_happened(begin: Begin) -> None:
@@ -142,6 +143,54 @@ def test_a_chief_that_its_watchdog_ends_is_replaced(begin: Begin) -> None:
     assert run.wait_call(call="role_started", role="chief")["reason"] == "restart after exit 70"
     os.kill(run.wait_spec(role="chief", restart_count=1)["pid"], signal.SIGUSR2)
     assert run.end() == (0, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGHUP], ids=["stopped", "the interpreter's lock is kept"])
+def test_a_chief_that_stands_still_is_replaced(begin: Begin, number: signal.Signals) -> None:
+    run = begin({"chief 0 restart 0": {"holds": True}}, silent_secs=3.0)
+    pid = run.started()["chief", 0]
+    os.kill(pid, number)
+    assert run.stderr_line().startswith(f"the chief, process {pid}, has shown no sign of life for ")
+    lost = run.wait_call(call="role_lost", role="chief")
+    assert lost["reason"].startswith("signal SIGKILL: it has shown no sign of life for ")
+    os.kill(run.wait_spec(role="chief", restart_count=1)["pid"], signal.SIGUSR2)
+    assert run.wait_call(call="ended")["code"] == 0
+
+
+def test_a_chief_that_pauses_is_left_alone_and_hears_of_a_signal_afterwards(begin: Begin) -> None:
+    run = begin()
+    pid = run.started()["chief", 0]
+    os.kill(pid, signal.SIGSTOP)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.stderr_line() == "SIGTERM: the run is saved and ends\n", "the loop does not go on meanwhile"
+    os.kill(pid, signal.SIGCONT)
+    assert run.wait_call(call="ended")["code"] == 75
+
+
+def test_a_chief_that_stands_still_again_and_again_ends_the_run(begin: Begin) -> None:
+    code, written = begin({"chief 0": {"stands": True}}, silent_secs=2.0).end()
+    assert code == 70
+    assert "error: the chief was lost (signal SIGKILL: it has shown no sign of life for " in written
+    assert written.count("and is replaced") == MAX_FAILURES
+
+
+def test_a_chief_that_stands_still_after_its_work_is_done_ends_the_run_as_it_has_reported(begin: Begin) -> None:
+    run = begin({"chief 0": {"lingers": True}}, silent_secs=2.0)
+    os.kill(run.started()["chief", 0], signal.SIGUSR2)
+    assert run.wait_call(call="ended")["code"] == 0
+
+
+def test_a_run_hears_of_a_signal_while_its_fork_server_stands_still(begin: Begin) -> None:
+    run = begin()
+    roles = run.started()
+    run.spec_of(roles["worker", 1])
+    os.kill(seed_of(run, roles), signal.SIGSTOP)
+    os.kill(roles["worker", 1], signal.SIGKILL)
+    run.wait_call(call="role_lost")
+    told = len(run.calls)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait_call(call="ended")["code"] == 75
+    assert [call["call"] for call in run.calls[told:]] == ["preempt", "ended"], "the loop has waited for a new worker"
 
 
 def test_a_chief_that_is_lost_before_it_ever_served_ends_the_run(begin: Begin) -> None:
