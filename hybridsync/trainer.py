@@ -157,7 +157,7 @@ class Trainer:
             raise ConfigError(f"resume must be one of {', '.join(get_args(Resume))}, got {resume!r}; correct it")
         self._resume: Resume = resume
         self._init_from = _path(init_from)
-        self._allowed = {"convert_units": convert_units, "accept_changes": accept_changes}
+        self._allowed: dict[str, Any] = {"convert_units": convert_units, "accept_changes": accept_changes}
         self._progress = progress
         self._hooks: list[tuple[Hook, int]] = []
         self._chief: Chief | None = None

@@ -84,4 +84,4 @@ def _answer(argv: list[str]) -> int:
         return EXIT_REFUSED
     module, command = _imported(f"hybridsync.cli.{name}"), _imported("hybridsync.cli.command")
     sys.argv = [f"hybridsync {name}", *rest]
-    command.run(module)
+    return int(command.run(module))

@@ -64,8 +64,9 @@ def check() -> None:
         if FLAGS[name].value == "":
             raise ConfigError(f"--{name} is empty; give it a value, or leave the flag out")
     for name in ("calibrate", "workdir", "events", "write_scenario", "history"):
-        if FLAGS[name].value is not None:  # before the file runs, which may change the working directory
-            FLAGS[name].value = str(local_path(FLAGS[name].value))
+        path: str | None = FLAGS[name].value
+        if path is not None:  # before the file runs, which may change the working directory
+            FLAGS[name].value = str(local_path(path))
     if not FLAGS.config and not FLAGS.calibrate:
         raise ConfigError("nothing was named to simulate; give --config=FILE or --calibrate=RUN")
     if FLAGS.write_scenario and not FLAGS.calibrate:

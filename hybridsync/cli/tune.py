@@ -59,10 +59,11 @@ def overrides() -> list[str]:
       ConfigError: a flag is empty, or goes with another runtime.
     """
     for name in ("scenario", "history", "workdir"):
-        if FLAGS[name].value == "":
+        path: str | None = FLAGS[name].value
+        if path == "":
             raise ConfigError(f"--{name} is empty; give it a value, or leave the flag out")
-        if FLAGS[name].value is not None and name != "scenario":
-            FLAGS[name].value = str(local_path(FLAGS[name].value))
+        if path is not None and name != "scenario":
+            FLAGS[name].value = str(local_path(path))
     if FLAGS.scenario and FLAGS.runtime != "simulator" and not FLAGS.confirm:
         raise ConfigError(f"--scenario is simulated, but --runtime={FLAGS.runtime}; leave one of them out")
     if FLAGS.confirm < 0 or (FLAGS.confirm and FLAGS.runtime == "simulator"):

@@ -6,6 +6,8 @@ import sysconfig
 import traceback
 from pathlib import Path
 
+from hybridsync.core.errors import described
+
 _PACKAGE = Path(__file__).parents[1]
 _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
@@ -17,11 +19,7 @@ def explain(error: BaseException, default: str = "") -> str:
       error: an error that code of the user's raised, or that was raised by what it called.
       default: place to name where no line is the user's.
     """
-    try:
-        line, *_ = [*filter(None, map(str.strip, str(error).splitlines())), ""]
-    except Exception:  # noqa: BLE001 the error is its author's, and so is what its text raises
-        line = "its text cannot be had"
-    what = f"{type(error).__name__}: {line}" if line else type(error).__name__
+    what, *_ = described(error).splitlines()
     where = users_line(error) or default
     return f"{where}: {what}" if where else what
 

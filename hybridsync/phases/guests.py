@@ -7,14 +7,14 @@ the user's own does. Everything else that is raised, `SystemExit` as well, is an
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from inspect import unwrap
 from typing import Any, TypeVar
 
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import printable
-from hybridsync.core.user_code import told
+from hybridsync.core.user_code import explain
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Guests:
     ) -> None:
         self._event, self._show_line, self._stop, self._clock = event, show_line, stop, clock
         self._failures: Counter[tuple[str, str]] = Counter()
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
 
     def call(self, name: str, work: Callable[[], T], default: T, *, function: Any = None) -> T:
         """Return what `work` returns; `default` where it raises.
@@ -58,9 +58,9 @@ class Guests:
             return work()
         except KeyboardInterrupt as error:
             self._stop()
-            self.failed(name, told(error, place_of(function)), "the run saves and stops")
+            self.failed(name, explain(error, place_of(function)), "the run saves and stops")
         except BaseException as error:  # noqa: BLE001 a guest ends nothing, whatever it raises
-            self.failed(name, told(error, place_of(function)))
+            self.failed(name, explain(error, place_of(function)))
         finally:
             self.seconds[name] += self._clock.monotonic() - started
         return default

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hybridsync import __version__
 from hybridsync.config import LoadedConfig, RunConfig
@@ -159,7 +159,7 @@ class Launch:
         return self.bind or (LOOPBACK if self.port else "")
 
     @property
-    def allowed(self) -> dict[str, bool]:
+    def allowed(self) -> dict[str, Any]:
         """Return which changes a resume may make."""
         return {"convert_units": self.convert_units, "accept_changes": self.accept_changes}
 

@@ -50,7 +50,9 @@ BASES: dict[str, Callable[[Path], Sequence[str]]] = {
 The logs alone are really there.
 """
 
-IMPORTED = dict.fromkeys(("simulate", "tune"), ("hybridsync.simulator.campaign", "hybridsync.training.run"))
+IMPORTED: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("simulate", "tune"), ("hybridsync.simulator.campaign", "hybridsync.training.run")
+)
 
 
 def flags_of(command: str) -> list[str]:

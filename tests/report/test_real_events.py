@@ -60,7 +60,7 @@ def _reported(workdir: Path) -> None:
     harness.after(0.1, reports=replace(harness.chief.reports, lost=[lost]))
     reporter.renewed("a worker was lost")
     reporter.not_durable(50, "the disk is full")
-    reporter.evaluated(50, {"accuracy": float("nan"), "workers": 4.0})
+    reporter.evaluated(50, lambda: {"accuracy": float("nan"), "workers": 4.0})
     reporter.skipped(100, 200, 2, 310)
     harness.switch(last_applied=200.0)
     reporter.committed(Commit(50, 1000, 4.0))

@@ -100,7 +100,7 @@ def test_a_full_disk_ends_the_file_and_not_the_run(tmp_path: Path, caplog: pytes
 
 @pytest.mark.parametrize("lost", ["file", "folder"])
 def test_records_that_were_removed_continue_in_a_new_file(tmp_path: Path, lost: str) -> None:
-    board = TensorBoard(tmp_path, ManualClock())
+    board = TensorBoard(tmp_path, ManualClock().wall)
     board.evaluated(100, {"loss": 0.5})
     (file,) = (tmp_path / "tensorboard").iterdir()
     file.unlink()
@@ -115,7 +115,7 @@ def test_records_that_were_removed_continue_in_a_new_file(tmp_path: Path, lost: 
 def test_no_record_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
-    board = TensorBoard(tmp_path, ManualClock())
+    board = TensorBoard(tmp_path, ManualClock().wall)
     board.metrics(METRICS)
     board.close()
     assert synced == []

@@ -91,7 +91,7 @@ CONSTANTS = {
     "turns": jnp.complex64([1j, -1]),
     "mask": jnp.float32([-jnp.inf, 0.1, jnp.finfo(jnp.float32).min]),
     "table": jnp.int32([3, -7]),
-    "wide": np.float64([1 / 3]),
+    "wide": np.array([1 / 3]),
 }
 
 
