@@ -1,4 +1,4 @@
-"""No file of the package, and no class counted over its bases, is longer than 600 lines."""
+"""No file of the package, and no class counted over its bases, is longer than 700 lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST = 600
+MOST = 700
 
 
 def sources() -> Iterator[tuple[str, str]]:
