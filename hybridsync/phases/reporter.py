@@ -50,6 +50,8 @@ class Interval:
     loss_sum: float = 0.0
     num_losses: int = 0
     staleness: Staleness = field(default_factory=Staleness)
+    workers: Mapping[int, float] = field(default_factory=dict)
+    """Units a second of each worker at its end; empty while it lasts."""
 
     def add(self, reports: Interval | ReportBuffer) -> None:
         """Take what was reported later."""
@@ -90,7 +92,8 @@ class Reporter:
         self._next_log = clock.monotonic() + run.config.telemetry.log_secs
         self._interval = Interval(clock.monotonic(), chief.num_applied)
         self._before: Interval | None = None
-        self._over_since, self._shown = 0.0, 0
+        self._over, self._shown = False, 0
+        self._done_since = 0.0  # nothing is applied from here on, until another phase is entered; 0 for no
         self._news: tuple[float, int] = (0.0, 0)
         self._whole = Staleness()
         self._compile_secs = 0.0
@@ -147,7 +150,7 @@ class Reporter:
           why: the one before it could not go on; "" where it ended.
           stage: stage of the plan, counted from 1, that the phase is for; 0 if unknown.
         """
-        self._phase, self._over_since = phase, 0.0
+        self._phase, self._over, self._done_since = phase, False, 0.0
         protocol = phase.protocol
         per_update = sum(phase.shares) or protocol.units_per_update(len(phase.members))
         self.event(
@@ -205,13 +208,14 @@ class Reporter:
         """Write that the current phase is over; its snapshot knows the first update even of the shortest phase."""
         self._settle_switches(snapshot.first_applied)
         self._compile_secs = 0.0
-        self._over_since = self._clock.monotonic()
+        self._over = True
+        self._note_done(snapshot.last_applied)
         self.event("phase_ended", units=snapshot.held.units, fingerprint=snapshot.held.fingerprint)
 
     def broke(self, snapshot: Snapshot, why: str, rolled_back: int) -> None:
         """Write that the current phase broke, and that the run goes on from `snapshot`."""
         self._compile_secs = 0.0
-        if self._phase is not None and not self._over_since:
+        if self._phase is not None and not self._over:
             self.event("phase_ended", units=snapshot.held.units, fingerprint=snapshot.held.fingerprint, why=why)
         if rolled_back:
             # They are applied again: both times count for the interval's rate.
@@ -382,20 +386,31 @@ class Reporter:
         if self._phase is None or not self._recorder.events.elapsed.runs:
             return
         now, units = self._clock.monotonic(), self._chief.num_applied
-        if self._over_since:  # nothing is applied between two phases; behind the last one the state is saved
-            if units > self._shown and units >= self._run.config.workload:
-                self._show(self._metrics(self._joined(), self._over_since))
+        is_last = units >= self._run.config.workload
+        if is_last:
+            self._note_done(self._chief.stamps()[1])
+        elif not self._over:  # units may have been rolled back
+            self._done_since = 0.0
+        if self._done_since:  # until the next phase, or for good: then the state is saved
+            if units > self._shown and is_last:
+                self._show(self._metrics(self._joined(), self._done_since))
         elif now >= self._next_log or any(units >= at for at in self._due):
             self._next_log = now + self._run.config.telemetry.log_secs
             metrics = self._metrics(self._interval, now)
+            self._interval.workers = self._chief.worker_rates()
             self._before, self._interval = self._interval, Interval(now, metrics.units)
             self._write_metrics(metrics, now)
+
+    def _note_done(self, last_applied: float) -> None:
+        """Note that nothing more is applied in this phase, by when the last update was; 0 for unknown."""
+        now = self._clock.monotonic()
+        self._done_since = self._done_since or max(min(last_applied or now, now), self._interval.since)
 
     def _joined(self) -> Interval:
         """Return this interval and the one before: the rest at the end is too short for rates and means."""
         if self._before is None:
             return self._interval
-        both = Interval(self._before.since, self._before.units)
+        both = Interval(self._before.since, self._before.units, workers=self._before.workers)
         both.add(self._before)
         both.add(self._interval)
         return both
@@ -404,6 +419,7 @@ class Reporter:
         assert self._phase is not None
         units, unit_size = self._chief.num_applied, self._run.config.unit_size
         secs = max(until - told.since, 1e-9)
+        rates = told.workers or self._chief.worker_rates()
         return Metrics(
             units=units,
             examples=units * unit_size,
@@ -413,7 +429,7 @@ class Reporter:
             learning_rate=self._learning_rate(units),
             examples_per_sec=(units - told.units) * unit_size / secs,
             staleness=told.staleness.summary(),
-            workers={worker: rate * unit_size for worker, rate in self._chief.worker_rates().items()},
+            workers={worker: rate * unit_size for worker, rate in rates.items()},
             compute_secs=dict(self._compute_secs),
             wait_secs=dict(self._wait_secs),
             sent_bytes=dict(self._sent_bytes),
@@ -468,7 +484,7 @@ class Reporter:
         self.tick()
         news = self._chief.num_applied > self._interval.units or self._interval.num_losses or self._applied_by
         if self._phase is not None and news:
-            until = self._over_since or self._clock.monotonic()
+            until = self._done_since or self._clock.monotonic()
             self._write_metrics(self._metrics(self._joined(), until), until)
         self.guests.close()
         counts = self._chief.counts()

@@ -55,6 +55,8 @@ class Chart:
         x_high: end of the x axis; 0 for the last point.
         may_be_log: whether values far apart get a logarithmic axis.
         from_zero: whether the y axis begins at 0 otherwise.
+        settled: whether the y axis begins at the lowest value of the last three quarters of x: what is lower before,
+            where a run has just begun, stands at its edge.
     """
 
     title: str
@@ -65,6 +67,7 @@ class Chart:
     x_high: float = 0.0
     may_be_log: bool = False
     from_zero: bool = True
+    settled: bool = False
 
 
 def draw(chart: Chart) -> str:
@@ -113,6 +116,8 @@ def _axes(chart: Chart, lines: Sequence[Line]) -> tuple[Axis, Axis]:
     x = time_axis(high) if chart.x == "time" else linear(0.0, high)
     values = [point[1] for line in lines for point in line.points]
     low, top = min(values), max(values)
+    if chart.settled:
+        low = min([point[1] for line in lines for point in line.points if point[0] >= x.high / 4] or [low])
     if chart.may_be_log and low > 0 and top / low >= LOG_FROM:
         return x, logarithmic(low / 1.15, top * 1.15)
     pad = (top - low or abs(top) or 1.0) * 0.06

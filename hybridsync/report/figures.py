@@ -30,7 +30,8 @@ def figures(runs: Sequence[RunModel], colors: Mapping[str, int]) -> list[Chart]:
         behind, high = (bands, secs) if x == "time" else ([], 0.0)
         note = "Dots are evaluations of the whole state, the line is the training loss."
         charts.append(Chart("Loss", x, _losses(runs, over), behind, note, high, may_be_log=True))
-        charts.append(Chart("Accuracy", x, _accuracies(runs, over), behind, "", high, from_zero=False))
+        note = "What is lower in the first quarter stands at the lower edge."
+        charts.append(Chart("Accuracy", x, _accuracies(runs, over), behind, note, high, from_zero=False, settled=True))
     return charts
 
 

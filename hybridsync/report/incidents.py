@@ -85,6 +85,13 @@ _TOLD: dict[str, tuple[Sort, Callable[[Mapping[str, Any]], str]]] = {
     "worker_joined": ("back", lambda event: f"worker {event.get('worker', '?')} joined"),
     "straggler_flagged": ("slow", _straggler),
     "straggler_cleared": ("back", _straggler),
+    "hang_suspected": (
+        "slow",
+        lambda event: (
+            f"{event['role']} {event['id']} has been {event['doing']} for long; it is ended after "
+            f"{duration(event['limit_secs'])} ({event['setting']}) if others wait for it"
+        ),
+    ),
     "policy_decided": ("decided", _decided),
     "switch_ordered": ("decided", _ordered),
     "order_dropped": ("decided", lambda event: f"the order of {event['protocol']} dropped: {event['why']}"),
@@ -137,6 +144,6 @@ def incidents(events: Sequence[Mapping[str, Any]]) -> tuple[Incident, ...]:
 
 def _incident(event: Mapping[str, Any], sort: Sort, text: str) -> Incident:
     worker = event.get("worker")
-    if event["kind"] == "role_lost" and event["role"] == "worker":
+    if event["kind"] in ("role_lost", "hang_suspected") and event["role"] == "worker":
         worker = event["id"]
     return Incident(event["t"], event["phase"], sort, worker, event["kind"], text)

@@ -11,7 +11,7 @@ from hybridsync.report.scales import Axis, duration, ids, millis, number, time_a
 GLYPHS: dict[Sort, tuple[str, str]] = {
     "lost": ("✕", "lost or left"),
     "back": ("▲", "joined, resumed or fast again"),
-    "slow": ("◆", "marked as a straggler"),
+    "slow": ("◆", "marked as a straggler, or suspected to hang"),
     "decided": ("■", "decided by a policy"),
     "rollback": ("◀", "rolled back"),
     "other": ("●", "other"),
@@ -129,7 +129,11 @@ def draw_stalls(runs: Sequence[RunModel]) -> str:
 
 
 def _stall_said(stall: Stall) -> str:
+    """Return a stall's figures; the bar below it is of the stages, which updates may overlap."""
     said = "stall " + (millis(stall.secs) if stall.secs is not None else "unknown")
+    stages = sum(stall.stages.values())
+    if stall.secs is not None and stages > 1.05 * stall.secs + 1e-3:
+        said += f" of {millis(stages)} in stages: updates went on meanwhile"
     return said + (f", compile {millis(stall.compile_secs)}" if stall.compile_secs else "")
 
 

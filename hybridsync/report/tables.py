@@ -217,7 +217,8 @@ def incidents(runs: Sequence[RunModel]) -> str:
                 escape(run.name),
                 duration(incident.t),
                 str(incident.phase),
-                f'<i class="mark {incident.sort}">{GLYPHS[incident.sort][0]}</i>{escape(incident.kind)}',
+                f'<i class="mark {incident.sort}">{GLYPHS[incident.sort][0]}</i>'
+                + escape(incident.kind.replace("_", " ")),
                 escape(incident.text),
             ],
         )

@@ -76,10 +76,13 @@ def test_units_that_were_lost_make_no_rate_negative(harness: Harness) -> None:
 def test_the_rest_at_the_end_is_joined_to_the_interval_before_it(harness: Harness, rest: float) -> None:
     harness.after(1.0, num_applied=40, reports=ReportBuffer(loss_sum=40.0, num_losses=40, staleness=[9] * 40))
     report = ReportBuffer(loss_sum=60.0, num_losses=30, staleness=[12] * 50, sent_bytes={0: 64})
-    harness.after(1.0, num_applied=90, reports=report)
-    harness.after(rest, num_applied=WORKLOAD, reports=ReportBuffer(staleness=[2] * 10, sent_bytes={0: 7}))
+    harness.after(1.0, num_applied=90, reports=report, rates={0: 9.0})
+    harness.chief.rates = {0: 0.5}
     shown = []
     harness.recorder.progress.update = lambda metrics, stragglers=(): shown.append(metrics)
+    harness.after(rest, num_applied=WORKLOAD, reports=ReportBuffer(staleness=[2] * 10, sent_bytes={0: 7}))
+    if rest:  # a save keeps the phase from its end
+        harness.after(4.0)
     harness.reporter.ended(snapshot_of())
     for _ in range(3):
         harness.after(4.0)  # the state is saved, and nothing is applied
@@ -89,6 +92,7 @@ def test_the_rest_at_the_end_is_joined_to_the_interval_before_it(harness: Harnes
     assert last["examples_per_sec"] == pytest.approx(60 * UNIT_SIZE / (1.0 + rest), rel=1e-6)
     assert (last["loss"], last["secs"], last["t"]) == (2.0, 1.0 + rest, 2.0 + rest)
     assert last["staleness"] == {"mean": pytest.approx(620 / 60), "p95": 12, "max": 12}
+    assert last["workers"] == {"0": 9.0 * UNIT_SIZE}, "not those of a phase without units"
     assert last["sent_bytes"] == {"0": 7}, "sums are of the rest alone"
     assert [(each.units, each.loss) for each in shown] == [(WORKLOAD, 2.0)] * 2, "at once, and with the record"
     assert all(each.examples_per_sec == last["examples_per_sec"] for each in shown)

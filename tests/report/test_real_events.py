@@ -61,6 +61,7 @@ def _reported(workdir: Path) -> None:
     reporter.renewed("a worker was lost")
     reporter.not_durable(50, "the disk is full")
     reporter.evaluated(50, lambda: {"accuracy": float("nan"), "workers": 4.0})
+    reporter.suspect_hang("worker", 1, "reading data", 60.0, "fault.read_secs")
     reporter.skipped(100, 200, 2, 310)
     harness.switch(last_applied=200.0)
     reporter.committed(Commit(50, 1000, 4.0))

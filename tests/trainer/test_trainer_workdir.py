@@ -24,6 +24,7 @@ EVENT_FIELDS = {
     "worker_joined": {"worker"},
     "phase_entered": {"protocol", "members", "reason", "units", "learning_rate", "units_per_update"},
     "training_started": {"start_up_secs"},
+    "evaluation_skipped": {"first", "last", "places", "units", "why"},
     "phase_ended": {"units", "fingerprint"},
     "switch": {
         *("from", "to", "reason", "units", "fingerprint"),
@@ -55,7 +56,8 @@ def test_a_run_leaves_the_documented_files(workdir):
 
 def test_every_event_has_its_documented_fields(workdir):
     events = events_of(workdir)
-    assert {event["kind"] for event in events} == set(EVENT_FIELDS)
+    kinds = {event["kind"] for event in events}
+    assert kinds - {"evaluation_skipped"} == set(EVENT_FIELDS) - {"evaluation_skipped"}, "by how fast a save is"
     for event in events:
         assert {"t", "wall", "kind", "phase", *EVENT_FIELDS[event["kind"]]} <= event.keys(), event
     assert [event["t"] for event in events] == sorted(event["t"] for event in events)
