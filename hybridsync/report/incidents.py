@@ -85,6 +85,10 @@ _TOLD: dict[str, tuple[Sort, Callable[[Mapping[str, Any]], str]]] = {
     "worker_joined": ("back", lambda event: f"worker {event.get('worker', '?')} joined"),
     "straggler_flagged": ("slow", _straggler),
     "straggler_cleared": ("back", _straggler),
+    "hang_suspected": (
+        "slow",
+        lambda event: f"{event['role']} {event['id']} has been {event['doing']} for long ({event['setting']})",
+    ),
     "policy_decided": ("decided", _decided),
     "switch_ordered": ("decided", _ordered),
     "order_dropped": ("decided", lambda event: f"the order of {event['protocol']} dropped: {event['why']}"),
