@@ -74,14 +74,14 @@ def pauses_at_random(
     kinds: Sequence[str] = KINDS,
     longest_secs: float = LONGEST_SECS,
 ) -> Outcome:
-    """Run for `secs` or longer, until the pause under way is over, stop the run, and return what became of it."""
+    """Run for `secs` or longer, until each kind of pause has been, stop the run, and return what became of it."""
     rng, counts, paused = random.Random(f"{seed} {plan}"), Counter[str](), 0.0
     flags = [f"--plan={plan}", f"--workers={WORKERS}", "--set=workload=100000000", "--checkpoint_secs=2"]
     with Job(workdir, CONFIG, *flags, planted="data_and_disk_pause") as job:
         job.until_units(1)
         until = SYSTEM_CLOCK.monotonic() + secs
         left: list[str] = []
-        while SYSTEM_CLOCK.monotonic() < until:
+        while SYSTEM_CLOCK.monotonic() < until or len(counts) < len(kinds):
             left = left or rng.sample(kinds, len(kinds))
             kind, length = left.pop(), rng.uniform(SHORTEST_SECS, longest_secs)
             counts[kind] += 1

@@ -13,8 +13,8 @@ from tests.sweeps import swept
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("plan", swept(PLANS))
 def test_short_pauses_of_each_kind_end_nobody_and_cost_no_unit(tmp_path: Path, plan: str) -> None:
-    outcome = pauses_at_random(tmp_path / "run", plan, secs=15.0, seed=3, longest_secs=5.0)
-    assert set(outcome.pauses) == set(KINDS), "each kind comes once in four"
+    outcome = pauses_at_random(tmp_path / "run", plan, secs=0.0, seed=3, longest_secs=5.0)
+    assert outcome.pauses == dict.fromkeys(KINDS, 1)
     assert outcome.is_good, outcome
 
 

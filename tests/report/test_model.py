@@ -54,6 +54,17 @@ def test_a_kind_of_event_that_the_page_does_not_know_is_shown_as_it_is(tmp_path:
     assert (incident.sort, incident.text) == ("other", "unit quarantined: unit 7")
 
 
+def test_a_process_that_may_hang_is_told_of_by_what_it_was_at(tmp_path: Path) -> None:
+    written_run = WrittenRun(tmp_path / "run")
+    written_run.start()
+    written_run.phase("bsp", 0)
+    what = {"doing": "reading the data of one unit", "limit_secs": 600.0, "setting": "hang.read_secs"}
+    written_run.event("hang_suspected", role="worker", id=1, **what)
+    written_run.close()
+    (incident,) = _model(written_run.workdir).incidents
+    assert incident.text == "worker 1 has been reading the data of one unit for long (hang.read_secs)"
+
+
 def test_a_worker_is_there_from_joining_to_leaving(tmp_path: Path) -> None:
     run = _model(completed(tmp_path / "run"))
     assert [stretch.worker for stretch in run.present] == [0, 1, 1]
