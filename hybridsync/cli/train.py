@@ -233,9 +233,19 @@ def start(argv: list[str]) -> int:
     check_flags(FLAGS.cluster, [name for name in FLAGS if FLAGS[name].present])
     if FLAGS.cluster != LOCAL:
         return cluster_flags.submit(lambda cluster: launch_of_flags(supervises=True, cluster=cluster))
-    if FLAGS.runtime == "processes":
-        return supervise(launch_of_flags(supervises=True))
-    return train_here(launch_of_flags())
+    try:
+        with handled(_leave):  # until the run has begun, which handles them itself
+            if FLAGS.runtime == "processes":
+                return supervise(launch_of_flags(supervises=True))
+            return train_here(launch_of_flags())
+    except KeyboardInterrupt as asked:
+        print(f"{asked}: the command ends, and no run is under way", file=sys.stderr)
+        return EXIT_PREEMPTED
+
+
+def _leave(number: int, _: object) -> None:
+    # Not SystemExit: a configuration file that raises it has made a mistake.
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def be_role(line: ForkServer | Child) -> int:

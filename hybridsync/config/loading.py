@@ -16,7 +16,7 @@ from typing import Any
 from hybridsync.config.overrides import apply_overrides
 from hybridsync.config.run_config import RunConfig
 from hybridsync.core.errors import ConfigError, HybridSyncError, described
-from hybridsync.core.user_code import users_line
+from hybridsync.core.user_code import ends_forks, users_line
 
 FUNCTIONS = ("config", "task", "optimizer")
 
@@ -33,6 +33,7 @@ class LoadedConfig:
     module: ModuleType
     config: RunConfig
 
+    @ends_forks
     def build(self, config: RunConfig, optimizer_config: RunConfig | None = None) -> tuple[Any, Any]:
         """Return the file's task and optimizer for these values.
 
@@ -48,6 +49,7 @@ class LoadedConfig:
             return self.module.task(config), self.module.optimizer(optimizer_config or config)
 
 
+@ends_forks
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> LoadedConfig:
     """Run the configuration file at `path` and return what it asks for; the file may import JAX.
 
@@ -128,6 +130,7 @@ class _SourceLoader(importlib.machinery.SourceFileLoader):
         return self.source_to_code(self.get_data(path), path)
 
 
+@ends_forks
 def run_file(file: Path, flag: str) -> ModuleType:
     """Run a Python file of a user's and return it as a module of its own.
 

@@ -225,8 +225,9 @@ class HangConfig:
             took in any case, and `compile_secs` for its first unit of a phase.
         read_secs: how long a worker may wait for the data of one unit.
         compile_secs: how long a worker may compile, or be at anything else but a unit, for example fetch a state.
-        silent_secs: how long a process may send no heartbeat. A process that is stopped for a shorter time, or gets no
-            processor, goes on as if nothing had been; one that is frozen for good is replaced after so long.
+        silent_secs: how long a process may send no heartbeat, and the chief run no Python. A process that is stopped
+            for a shorter time, or gets no processor, goes on as if nothing had been; one that is frozen for good is
+            replaced after so long.
 
     Raises:
         ConfigError: a value is out of range.

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import printable
-from hybridsync.core.user_code import explain
+from hybridsync.core.user_code import ends_forks, explain
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class Guests:
         """
         started = self._clock.monotonic()
         try:
-            return work()
+            return ends_forks(work)()
         except KeyboardInterrupt as error:
             self._stop()
             self.failed(name, explain(error, place_of(function)), "the run saves and stops")

@@ -34,8 +34,8 @@ from hybridsync.transport.link import ChiefLink
 
 T = TypeVar("T")
 
-CHIEF_SECS = 120.0
-"""How long a role goes on without a chief: one that stands still is replaced after `silent_secs`, and the next one has
+CHIEF_SECS = 60.0
+"""How long a role goes on without a chief, after `hang.silent_secs` in which one may stand still: a restarted chief has
 to import everything, on few cores."""
 
 AGAIN_SECS = 0.1

@@ -232,6 +232,7 @@ def _supervise_locked(
         link=launch.link,
         num_threads=num_threads,
         compilation_cache=compilation_cache,
+        silent_secs=config.hang.silent_secs,
         lock_nonce=lock.held.nonce,
         lock_lost=lambda: str(lock.lost or ""),
     )

@@ -111,7 +111,7 @@ def run_server(spec: RoleSpec, keys: Keyring, run: Run, chief_address: Callable[
     def hello_now() -> Hello:
         return hello(spec, serving.address, programs.state_layout.schema_hash, backend.role_state())
 
-    chief = ReconnectingChiefClient(transport.chief(chief_at, CHIEF_SECS), hello_now)
+    chief = ReconnectingChiefClient(transport.chief(chief_at, CHIEF_SECS + run.config.hang.silent_secs), hello_now)
     incarnation = chief.register().incarnation
 
     def drain() -> Report:

@@ -120,7 +120,7 @@ def run_worker(
     def hello_now() -> Hello:
         return hello(spec, serving.address, programs.state_layout.schema_hash, loop.role_state() if loop else None)
 
-    chief = ReconnectingChiefClient(transport.chief(chief_at, CHIEF_SECS), hello_now)
+    chief = ReconnectingChiefClient(transport.chief(chief_at, CHIEF_SECS + run.config.hang.silent_secs), hello_now)
 
     def ended(error: HybridSyncError | None) -> None:
         if error is not None:  # the main thread may hang in a collective, or train in vain

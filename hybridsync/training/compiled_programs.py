@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from jax.extend.core import ClosedJaxpr
 
 from hybridsync.core.activity import current
 from hybridsync.core.errors import TaskError
+from hybridsync.core.user_code import end_if_forked
 from hybridsync.policies.momentum import KEEP, MomentumHandling
 from hybridsync.protocols.base import FLOAT32, Change, Compensation
 from hybridsync.training.buffer_layout import Layout, describe
@@ -170,12 +172,16 @@ class Programs:
         Raises:
           TaskError: the source has not served `unit_size` examples, or other fields than in unit 0.
         """
-        activity = current()
+        activity, pid = current(), os.getpid()
         activity.reading()
         try:
             batch = self.task.source.batch(unit, unit_size=self.unit_size, seed=self.seed)
+        except BaseException as error:
+            end_if_forked(pid, error)
+            raise
         finally:
             activity.has_read()
+        end_if_forked(pid)
         if {name: (field.shape, field.dtype) for name, field in batch.items()} != self._fields:
             self._check_batch(unit, batch)
         return batch
@@ -208,7 +214,11 @@ class Programs:
             own: the gradient's last bits depend on what it is compiled with.
         """
         if wire == FLOAT32:
-            return self.unit_gradient(parameters, self.batch(unit), np.int32(unit), self.key)
+            batch, pid = self.batch(unit), os.getpid()
+            try:
+                return self.unit_gradient(parameters, batch, np.int32(unit), self.key)
+            finally:
+                end_if_forked(pid)  # out of the loss, which is traced here
         return self._round_grads(self.gradient(self._round_parameters(parameters), unit))
 
     def sum(self, contributions: Sequence[Any], weights: Sequence[float] = ()) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from operator import index
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from hybridsync.core.errors import TaskError
 from hybridsync.core.units import UnitSet
+from hybridsync.core.user_code import end_if_forked, ends_forks
 from hybridsync.training.state import TrainState
 from hybridsync.training.task import Task
 
@@ -28,6 +30,7 @@ class Evaluator:
         self._task = task
         self._sums = jax.jit(self._evaluate) if task.evaluate is not None else None
 
+    @ends_forks
     def evaluate(self, state: TrainState, applied: UnitSet) -> Any:
         """Return what the task measures ({"accuracy", "loss"} for classifiers), None where it has nothing to measure.
 
@@ -43,7 +46,9 @@ class Evaluator:
         if self._sums is None:
             return None
         totals: dict[str, float] = {}
+        pid = os.getpid()
         for batch in self._task.source.test_batches(BATCH_EXAMPLES):
+            end_if_forked(pid)
             sums = jax.device_get(self._sums(state.params, state.model_state, batch))
             found, wrong = numbers(check_figures(sums, "Task.evaluate"))
             if wrong:

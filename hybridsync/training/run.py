@@ -11,6 +11,7 @@ from hybridsync import protocols
 from hybridsync.config import RunConfig
 from hybridsync.core.errors import TaskError
 from hybridsync.core.plan import Plan
+from hybridsync.core.user_code import ends_forks
 from hybridsync.policies.momentum import MomentumHandling, is_asynchronous, momentum_handling
 from hybridsync.policies.plan_checks import check_plan, parsed_plan
 from hybridsync.protocols.base import Outer, Protocol
@@ -69,6 +70,7 @@ class Run:
         changes = [stage.change(self.config.workers) for stage in self.stages]
         return tuple(sorted({change.name for change in changes if isinstance(change, Outer)}))
 
+    @ends_forks
     def check(self) -> None:
         """Check what can be checked before anything starts.
 
@@ -89,6 +91,7 @@ class Run:
         if self.handling.variant != "keep":
             self.optimizer.check_momentum(self.handling, self.abstract_state().opt_state)
 
+    @ends_forks
     def programs(self, *, donate_parameters: bool, donate_rest: bool = True) -> Programs:
         """Return the compiled programs (see `Programs`)."""
         return Programs(
@@ -103,14 +106,17 @@ class Run:
             handling=self.handling,
         )
 
+    @ends_forks
     def initial_state(self) -> TrainState:
         """Return the state before the first unit."""
         return initial_state(self.task, self.optimizer, self.config.seed, self.kept)
 
+    @ends_forks
     def abstract_state(self) -> TrainState:
         """Return the shapes and dtypes of the state without computing it."""
         return abstract_state(self.task, self.optimizer, self.kept)
 
+    @ends_forks
     def describe_source(self) -> dict[str, Any]:
         """Return what the data source says of itself, for the checkpoint."""
         return self.task.source.describe()

@@ -125,6 +125,19 @@ def test_a_closed_terminal_makes_a_run_of_threads_save_and_leave_but_not_under_n
     assert (tmp_path / "run" / "summary.json").exists()
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2"])
+@pytest.mark.parametrize("runtime", ["processes", "inprocess"])
+def test_a_signal_before_a_run_has_begun_ends_the_command_with_75(tmp_path: Path, runtime: str, name: str) -> None:
+    (tmp_path / "user.py").write_text(
+        f"import signal\nfrom configs.tally import optimizer, task\ndef config(): signal.raise_signal(signal.{name})\n"
+    )
+    flags = [f"--config={tmp_path / 'user.py'}", f"--workdir={tmp_path / 'run'}", f"--runtime={runtime}"]
+    defaults = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); "  # whoever runs this may ignore it
+    done = _run(f"{defaults}{TRAIN}", "", *flags)
+    assert (done.returncode, done.stderr) == (75, f"{name}: the command ends, and no run is under way\n")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("command", ["report", "replay", "simulate"])
 def test_a_command_without_a_reader_ends_quietly(command: str, unseen: Path) -> None:
     flags = ["--config=configs/tally.py", "--set=workload=64"] if command == "simulate" else [str(unseen)]

@@ -59,3 +59,87 @@ def test_an_evaluation_that_raises_in_the_chiefs_process_costs_its_figures_alone
         assert f"{tmp_path}/user.py, line 8: SystemExit: the judge is out" in raised["error"]
         assert "'best' is None" in last["error"]
         assert raised["error"] in job.output
+
+
+FORKING = """
+import itertools, multiprocessing, os, subprocess
+from dataclasses import replace
+from configs import tally
+from hybridsync.data import TallySource
+
+turns = itertools.count()
+
+def fork():
+    turn = next(turns) % 3
+    if os.fork() == 0:
+        if turn == 1:
+            raise OSError("the helper cannot be started")
+        if turn == 2:
+            raise SystemExit(3)
+
+class Source(TallySource):
+    def batch(self, unit, **options):
+        if unit % 20 == 0:
+            fork()
+        if unit == 30:
+            subprocess.run(["true"], check=True)
+            process = multiprocessing.get_context("fork").Process(target=os.getpid)
+            process.start()
+            process.join()
+            assert process.exitcode == 0
+        return super().batch(unit, **options)
+
+def config():
+    fork()
+    return tally.config()
+
+def summarize(params, model_state, applied):
+    fork()
+    return tally.summarize(params, model_state, applied)
+
+def task(config):
+    fork()
+    return replace(tally.task(config), source=Source(2 * config.workload), summarize=summarize)
+
+def optimizer(config):
+    fork()
+    return tally.optimizer(config)
+"""
+
+
+def test_processes_that_user_code_forks_end_before_they_are_a_second_supervisor_or_role(tmp_path: Path) -> None:
+    (tmp_path / "user.py").write_text(FORKING)
+    flags = ["--plan=bsp:50%,asp", "--workers=2", "--set=workload=200"]
+    with Job(tmp_path / "run", str(tmp_path / "user.py"), *flags) as job:
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        assert job.summary()["units"]["rolled_back"] == 0 and not job.events("role_lost")
+        assert "which user code of process" in job.logs()
+        assert len(job.events("run_finished")) == 1
+
+
+HOLDING = """
+import ctypes, os
+from dataclasses import replace
+from configs import tally
+from configs.tally import config, optimizer
+
+def summarize(params, model_state, applied):
+    if not os.path.exists(__file__ + ".held"):
+        open(__file__ + ".held", "w").close()
+        ctypes.PyDLL(None).sleep(600)
+    return tally.summarize(params, model_state, applied)
+
+def task(config):
+    return replace(tally.task(config), summarize=summarize)
+"""
+
+
+def test_a_chief_whose_evaluation_keeps_the_interpreters_lock_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "user.py").write_text(HOLDING)
+    flags = ["--plan=bsp:30%,asp", "--workers=2", "--set=workload=200", "--set=hang.silent_secs=8"]
+    with Job(tmp_path / "run", str(tmp_path / "user.py"), *flags, "--compute_secs=0.02") as job:
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        (lost,) = [event for event in job.events("role_lost") if event["role"] == "chief"]
+        assert lost["reason"].startswith("signal SIGKILL: it has shown no sign of life for 8")

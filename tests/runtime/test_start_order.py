@@ -84,11 +84,11 @@ def test_a_role_that_is_told_nothing_names_who_is_missing(call: str, message: st
     program = f"""
 import os
 from hybridsync.core.errors import WaitTimeout
-from hybridsync.runtime.role_pipe import Child
-unit = os.memfd_create("unit")
-os.truncate(unit, 8)
+from hybridsync.runtime.role_pipe import SHARED_BYTES, Child
+shared = os.memfd_create("shared")
+os.truncate(shared, SHARED_BYTES)
 try:
-    Child("worker", 2, 1, unit).{call}(0.05)
+    Child("worker", 2, 1, shared).{call}(0.05)
 except WaitTimeout as error:
     print(error)
 """
