@@ -11,11 +11,13 @@ import contextlib
 import dataclasses
 import os
 import queue
+import signal
 import sys
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,6 +34,7 @@ from hybridsync.core.paths import local_path
 from hybridsync.interfaces.commands import SwitchReply, SwitchRequest
 from hybridsync.phases.reporter import Hook
 from hybridsync.runtime.inprocess import InProcess
+from hybridsync.runtime.role_signals import handled_by_default
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.telemetry.progress import open_progress
 from hybridsync.telemetry.recorder import Recorder
@@ -45,6 +48,9 @@ from hybridsync.workdir.opening import AlreadyCompleted, Resume, open_run
 
 LOOK_SECS = 1.0
 """Between two looks at whether a run whose metrics are waited for has ended."""
+
+MOST_INTERRUPTS = 2
+"""How often Ctrl-C asks a run to save and stop; a later one is raised as KeyboardInterrupt."""
 
 _OPTIONS = ("workdir", "resume", "init_from", "convert_units", "accept_changes", "progress", "file", "history")
 """Of the trainer itself, beside the fields of its RunConfig."""
@@ -162,6 +168,7 @@ class Trainer:
         self._hooks: list[tuple[Hook, int]] = []
         self._chief: Chief | None = None
         self._preempted = False
+        self._show_line = self._say  # where the `fit` in progress shows lines
         self._fitting = threading.Lock()  # held by the `fit` in progress
         self.result: FitResult | None = None
 
@@ -221,6 +228,11 @@ class Trainer:
     def fit(self) -> FitResult:
         """Train to the end of the workload, or go on where the workdir's checkpoint ends.
 
+        Ctrl-C, a notebook's stop button and `preempt` save the state and return it early, with `summary.exit`
+        "preempted". Another signal that ends the process (SIGTERM, SIGHUP, SIGUSR1, SIGUSR2) ends it once the state is
+        saved. Signals that the program handles itself are left to it. An error that a handler raises comes out of
+        `fit` once the state is saved.
+
         Raises:
           WorkdirError, ResumeError, CheckpointError, DataError: refused before anything was trained.
           HybridSyncError: the run could not go on; its last checkpoint is intact. Or this trainer fits already.
@@ -228,9 +240,10 @@ class Trainer:
         if not self._fitting.acquire(blocking=False):
             raise HybridSyncError("this trainer's fit is under way already; wait for its end, or make another Trainer")
         try:
-            return self._fit()
+            with self._saving_on_signals():
+                return self._fit()
         finally:
-            self._chief, self._preempted = None, False
+            self._preempted = False
             self._fitting.release()
 
     def _fit(self) -> FitResult:
@@ -259,11 +272,48 @@ class Trainer:
             opened.callback(recorder.close)
             opening.announce(recorder, runtime="inprocess")
             runtime = InProcess(opening, recorder, clock, list(self._hooks))
-            self._chief = runtime.chief
+            opened.callback(self._opened, None, self._say)
+            self._opened(runtime.chief, recorder.progress.show_line if self._progress else self._say)
             if self._preempted:  # it was asked while the run was being opened
                 runtime.chief.service.preempt()
             summary = runtime.run()
             return FitResult(runtime.state, summary, run.task)
+
+    def _opened(self, chief: Chief | None, show_line: Callable[[str], None]) -> None:
+        self._chief, self._show_line = chief, show_line
+
+    @contextlib.contextmanager
+    def _saving_on_signals(self) -> Iterator[None]:
+        """Have signals that would end the process, or raise somewhere in a run, ask the run to save and stop.
+
+        An error that a signal's handler raises may come out of any line: of the middle of an update, or of a save.
+        """
+        interrupts = count(1)
+        ends_by: list[int] = []
+
+        def stop(chief: Chief | None, text: str) -> None:
+            if chief is not None:
+                chief.service.preempt()
+            self._show_line(text)
+
+        def on_signal(number: int, frame: object) -> None:
+            if number == signal.SIGINT:
+                if next(interrupts) > MOST_INTERRUPTS:  # the save may hang, or a hook
+                    raise KeyboardInterrupt
+                text = "interrupted: the run saves and stops"
+            else:
+                ends_by.append(number)
+                text = f"{signal.Signals(number).name}: the run saves, then this process ends"
+            self._preempted = True
+            # From a thread of its own: this one may be interrupted in the middle of what takes a lock.
+            threading.Thread(target=stop, args=(self._chief, text), name="signal", daemon=True).start()
+
+        try:
+            with handled_by_default(on_signal):
+                yield
+        finally:
+            if ends_by:
+                os.kill(os.getpid(), ends_by[0])
 
     def _say(self, text: str) -> None:
         """Show one line where progress is shown, else log it."""
@@ -285,7 +335,7 @@ class Trainer:
         """
         metrics: queue.Queue[Metrics | None] = queue.Queue()
         self.add_hook(metrics.put, every=every)
-        with ThreadPoolExecutor(1, "fit") as executor:
+        with self._saving_on_signals(), ThreadPoolExecutor(1, "fit") as executor:
             fitted = executor.submit(self.fit)
             fitted.add_done_callback(lambda _: metrics.put(None))
             try:

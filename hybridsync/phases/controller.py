@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from hybridsync.chief.run_control import RunControl
-from hybridsync.core.errors import HybridSyncError, PhaseBroken, Preempted, described
+from hybridsync.core.errors import HybridSyncError, PhaseBroken, Preempted, RoleLost, described
 from hybridsync.core.work_deadlines import Watching
 from hybridsync.phases import state_machine
 from hybridsync.phases.capture_stage import CaptureStage
@@ -106,22 +107,33 @@ class Controller:
         self._arrivals, self._rejoining = arrivals, rejoining
         self._saving, self._committer, self._reporter, self._forget = saving, committer, reporter, forget
         self._stage_secs, self._watchdog = stage_secs, watchdog
+        self._switching: Switching | None = None  # that is followed; None before the first phase
 
     def run(self) -> Summary:
         """Run to the end of the workload or to a preemption; returns the summary that was written.
 
+        An error that is not the run's own comes from a signal's handler of the user's, or from a defect, and may come
+        out of any line. The newest state that a role holds is saved in spite of it. Then it is raised, but for
+        KeyboardInterrupt: by that the run was preempted.
+
         Raises:
-          HybridSyncError: the run could not go on; the summary contains "failed", as for any other exception.
+          HybridSyncError: the run could not go on, or could not save all that was applied when it was asked to stop;
+            the summary contains "failed", as for any other exception.
         """
         try:
-            return self._run()
-        except HybridSyncError as error:
-            self._control.fail(error)
-            self._reporter.finish("failed", str(error))
-            raise
-        except BaseException as error:  # a hook's own error, or the user's interrupt: no role may train on
-            failure = HybridSyncError(f"the run was broken off by {described(error)}")
-            self._control.fail(failure)
+            try:
+                self._train_or_stop(self._train)
+            except (KeyboardInterrupt, SystemExit, Exception) as error:
+                if isinstance(error, HybridSyncError):
+                    raise
+                self._save_in_spite_of(error)
+                if not isinstance(error, KeyboardInterrupt):
+                    raise
+            return self._finish()
+        except BaseException as error:
+            own = isinstance(error, HybridSyncError)
+            failure = error if own else HybridSyncError(f"the run was broken off by {described(error)}")
+            self._control.fail(failure)  # no role may train on
             self._reporter.finish("failed", str(failure))
             raise
         finally:
@@ -129,18 +141,47 @@ class Controller:
             self._control.finish()
             self._committer.close()
 
-    def _run(self) -> Summary:
+    def _train_or_stop(self, train: Callable[[], None]) -> None:
         try:
-            self._train()
+            train()
         except Preempted as asked:  # while those who were to train on were waited for: it names who is missing
             self._reporter.show_line(str(asked))
             self._state.is_ending = True
             self._commit_newest()
+
+    def _finish(self) -> Summary:
         self._saving.collect(all_of_them=True)
         completed = self._control.num_applied >= self._workload
         if not completed and (failure := self._control.members.all_quarantined) is not None:
             raise failure
+        if not completed and (lost := self._state.lost_at_stop):
+            saved, why = self._control.num_applied, self._state.lost_why
+            raise RoleLost(
+                f"asked to stop, the run has saved {saved:,} units, but not the {lost:,} applied after them: {why}; "
+                "run the same command again, which applies them again"
+            )
         return self._reporter.finish("completed" if completed else "preempted", None)
+
+    def _save_in_spite_of(self, error: BaseException) -> None:
+        """Break the phase off at whatever stage it is, and commit the newest state that a role holds.
+
+        Raises:
+          BaseException: `error`, where nothing could be saved.
+        """
+        self._state.broken_by = f"the run was broken off by {described(error)}"
+        self._control.preempt()
+        self._control.break_phase(self._state.broken_by)
+        switching = self._switching
+        try:
+            if switching is None:  # no phase was entered: the state is the one that the run starts from
+                self._state.is_ending = True
+                self._commit_newest()
+                return
+            # What was under way may have been broken off before it was noted: what is committed now, counts.
+            gathering = replace(switching, committing=self._stages.commit.is_under_way, step=Step.GATHER)
+            self._train_or_stop(partial(self._follow, gathering, (Command.GATHER,)))
+        except Exception as another:
+            raise error from another
 
     def _train(self) -> None:
         state, commit = self._state, self._stages.commit
@@ -165,6 +206,7 @@ class Controller:
         """Carry the machine's commands out, and tell it what came of each, until it is done."""
         queue = deque(commands)
         while queue or switching.step is not Step.DONE:
+            self._switching = switching
             doing = queue[0].name if queue else Step.RUN.name
             try:
                 with self._watchdog.work(f"the stage {doing}", self._stage_secs):

@@ -24,6 +24,8 @@ class ControllerState:
       num_broken: phases in a row that broke before they applied a unit.
       evaluates: whether the captured state is to be evaluated.
       is_ending: whether no phase follows, so that the captured state is the run's last.
+      lost_at_stop: applied units that were rolled back after the run was asked to stop.
+      lost_why: why they were.
     """
 
     snapshot: Snapshot
@@ -36,6 +38,8 @@ class ControllerState:
     num_broken: int = 0
     evaluates: bool = False
     is_ending: bool = False
+    lost_at_stop: int = 0
+    lost_why: str = ""
 
     @property
     def current_phase(self) -> Phase:

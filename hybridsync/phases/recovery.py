@@ -218,23 +218,44 @@ class Recovery:
             return
 
     def _from_workers(self, floor: int, last: Snapshot, mode: SyncMode) -> Found | None:
-        """Capture at the worker that holds the newest state, if that has at least `floor` units."""
-        held = {worker: held for worker, held in self._control.members.resting().items() if not self._is_past(held)}
-        for worker in sorted(held, key=lambda worker: (-held[worker].units, worker)):
-            if held[worker].units < floor:
-                return None
-            try:
-                source = self._control.members.address_of("worker", worker)
-                self._watchdog.progress()
-                snapshot = self._holder_at(source).take_snapshot(held[worker].phase_id, True)
-                return Found(
-                    snapshot, source, rolled_back=not mode.moves_together or snapshot.held.units < last.held.units
-                )
-            except StalePhase:  # threads share a replica, which has gone on since this one spoke: others name its phase
-                continue
-            except UNREACHED as error:
-                self._control.members.evict(worker, f"its state could not be captured: {error}")
+        """Capture at the worker that holds the newest state, if that has at least `floor` units.
+
+        Of those that hold it, one that lives and is out of reach may get no processor, so all are asked again for
+        `hang.silent_secs`: that state is lost with the last of them.
+        """
+        stale: set[int] = set()
+        until = self._clock.monotonic() + self._limits.silent_secs
+        while holders := self._holders(floor, stale):
+            failed: dict[int, HybridSyncError] = {}
+            for worker, held in holders.items():
+                try:
+                    source = self._control.members.address_of("worker", worker)
+                    self._watchdog.progress()
+                    snapshot = self._holder_at(source).take_snapshot(held.phase_id, True)
+                    return Found(
+                        snapshot, source, rolled_back=not mode.moves_together or snapshot.held.units < last.held.units
+                    )
+                except StalePhase:  # threads share a replica, which has gone on since this one spoke
+                    stale.add(worker)  # others name its phase
+                except UNREACHED as error:
+                    failed[worker] = error
+            if self._clock.monotonic() >= until:
+                for worker, error in failed.items():
+                    self._control.members.evict(worker, f"its state could not be captured: {error}")
+            elif failed:
+                self._control.members.expire()
+                self._control.wait_until(lambda: False, EXPIRE_SECS)
         return None
+
+    def _holders(self, floor: int, stale: set[int]) -> dict[int, StateVersion]:
+        """Return the workers that hold the newest state, if that has at least `floor` units, in order."""
+        held = {
+            worker: held
+            for worker, held in self._control.members.resting().items()
+            if worker not in stale and held.units >= floor and not self._is_past(held)
+        }
+        newest = max((each.units for each in held.values()), default=0)
+        return {worker: held[worker] for worker in sorted(held) if held[worker].units == newest}
 
 
 class Reach:

@@ -84,5 +84,7 @@ class GatherStage:
     def go_on_from(self, snapshot: Snapshot, why: str, *, rolled_back: bool) -> None:
         """Make ledger, apply log and record say what `snapshot` does, and what it lacks."""
         lost = self._control.restore(snapshot, rolled_back=rolled_back)
+        if lost and self._control.preempted:  # no phase follows that would apply them again
+            self._state.lost_at_stop, self._state.lost_why = self._state.lost_at_stop + lost, why
         self._forget(snapshot.held.sequence)
         self._reporter.broke(snapshot, why, lost)

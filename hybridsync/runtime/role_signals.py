@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 DEFAULTS = {
     signal.SIGTERM: signal.SIG_DFL,
@@ -38,6 +40,26 @@ def handled(handler: Handler) -> Iterator[None]:
     finally:
         for number, before in former.items():
             signal.signal(number, before)
+
+
+@contextlib.contextmanager
+def handled_by_default(handler: Handler) -> Iterator[None]:
+    """Have `handler` called with each of these signals on which this process would end, or an error be raised.
+
+    A signal with a handler of the user's keeps that, and so does one that is ignored. Outside the main thread, where
+    none can be handled, nothing changes.
+    """
+    former: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        defaults = (signal.SIG_DFL, signal.default_int_handler)
+        numbers = [number for number in {*DEFAULTS, *WARNINGS} if signal.getsignal(number) in defaults]
+        former = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, before in former.items():
+            if signal.getsignal(number) == handler:  # else the user's code has set another one meanwhile
+                signal.signal(number, before)
 
 
 class Parent:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from tests.chief.chiefs import SERVER, WatchedChief, begin, enter, enter_all, ma
 HOME = "chief"
 WORKERS = (0, 1, 2, 3)
 SECS = 10.0
-LIMITS: Any = SimpleNamespace(compute_secs=0.3, read_secs=SECS, compile_secs=0.2)
+LIMITS: Any = SimpleNamespace(compute_secs=0.3, read_secs=SECS, compile_secs=0.2, silent_secs=0.0)
 """Shorter than a configuration may have them."""
 
 
@@ -53,7 +54,7 @@ class Scene:
         self.phase: Phase = begin(self.chief, spec, servers=servers, snapshot=start)
         self.committed_source = CommittedSource(kept)
         self.asked: list[tuple[str, PhaseId, bool]] = []
-        self.answers: dict[str, Snapshot | Exception] = {}
+        self.answers: dict[str, Snapshot | Exception | deque[Any]] = {}
         self.captured: tuple[Snapshot, str] = snapshot_of(PhaseId(1, 0), 0), HOME
         self.committing = 0
         self._recovery: Recovery | None = None
@@ -65,6 +66,8 @@ class Scene:
             def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
                 scene.asked.append((address, phase_id, final))
                 answer = scene.answers.get(address, StalePhase(f"{address} is in another phase"))
+                if isinstance(answer, deque):
+                    answer = answer.popleft()
                 if isinstance(answer, Exception):
                     raise answer
                 return answer
@@ -88,7 +91,7 @@ class Scene:
         self.committed_source.units = self.committing
         return True
 
-    def gather(self, unit_secs: float = 0.0) -> Found:
+    def gather(self, unit_secs: float = 0.0, limits: Any = LIMITS) -> Found:
         self.chief.control.gather()
         self._recovery = self._recovery or Recovery(
             self.chief.control,
@@ -97,7 +100,7 @@ class Scene:
             HOME,
             SYSTEM_CLOCK,
             self.await_newer,
-            LIMITS,
+            limits,
             gather_secs=0.2,
         )
         return self._recovery.gather(self.phase, self.captured, unit_secs)

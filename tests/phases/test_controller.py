@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hybridsync.core.errors import CheckpointError, HybridSyncError, PhaseBroken, Preempted
+from hybridsync.core.errors import EXIT_FAILED, CheckpointError, HybridSyncError, PhaseBroken, Preempted
 from hybridsync.core.work_deadlines import UNWATCHED
 from hybridsync.phases.controller import Controller
 from hybridsync.phases.controller_state import ControllerState
@@ -28,7 +28,7 @@ from hybridsync.phases.state_machine import (
 from tests.roles import Start as StartingState
 
 WORKLOAD = 64
-Outcome = Event | Exception | None
+Outcome = Event | BaseException | None
 
 
 class FakeMembers:
@@ -45,6 +45,13 @@ class FakeControl:
     def __init__(self) -> None:
         self.members = FakeMembers()
         self.failed: HybridSyncError | None = None
+        self.preempted, self.broken = False, ""
+
+    def preempt(self) -> None:
+        self.preempted = True
+
+    def break_phase(self, reason: str) -> None:
+        self.broken = reason
 
     def fail(self, error: HybridSyncError) -> None:
         self.failed = error
@@ -55,6 +62,7 @@ class FakeControl:
 class Reporter:
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.ends: list[str] = []
 
     def tick(self) -> None: ...
 
@@ -62,6 +70,7 @@ class Reporter:
         self.lines.append(text)
 
     def finish(self, how: str, error: str | None) -> tuple[str, str | None]:
+        self.ends.append(how)
         return how, error
 
 
@@ -78,6 +87,10 @@ class Committer:
         self.closed = True
 
 
+class LaidOut(BaseException):
+    """Ends a controller where a test has laid out no more."""
+
+
 class Stages:
     """Stages that do what a test has laid out, and note what they were asked; they are each one stage as well."""
 
@@ -89,8 +102,10 @@ class Stages:
 
     def _next(self, asked: str) -> Any:
         self.asked.append(asked)
+        if not self._outcomes:
+            raise LaidOut
         outcome = self._outcomes.popleft()
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
@@ -171,7 +186,7 @@ def test_what_was_to_follow_in_a_phase_that_breaks_is_left_out():
     broken = PhaseBroken("worker 3 was lost")
     switch = (Begin(), Drained(), Captured(), broken)  # submitting breaks: RESERVE stood behind it
     harness = Harness(Reserved(1), Entered(), None, *switch, Gathered(), Reserved(2), Entered(), None)
-    with pytest.raises(IndexError):  # nothing more is laid out
+    with pytest.raises(LaidOut):
         harness.controller.run()
     assert harness.stages.asked[6:] == ["COMMIT", "GATHER", "RESERVE", "ANNOUNCE", "RESUME_LEASES", "watch"]
     assert harness.state.broken_by == "worker 3 was lost"
@@ -191,3 +206,57 @@ def test_a_run_that_fails_tells_its_roles_and_closes_the_committer():
     with pytest.raises(CheckpointError, match="the disk is full"):
         harness.controller.run()
     assert harness.control.failed is failure and harness.committer.closed
+
+
+SAVED: tuple[Outcome, ...] = (Gathered(last=True), None, Committed(), None)
+"""How what somebody holds is saved: gathered, submitted, committed, finished."""
+WAY = (Reserved(1), Entered(), None, *LAST)
+
+
+def broken_off(error: BaseException, at: int, *outcomes: Outcome) -> Harness:
+    """Return a run whose `at`th command is broken off by `error`; the others do what a run of one phase does."""
+    harness = Harness(*WAY[:at], error, *outcomes)
+    harness.control.num_applied = 8
+    return harness
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_an_interrupt_at_any_command_saves_what_somebody_holds(at: int):
+    harness = broken_off(KeyboardInterrupt(), at, *SAVED)
+    assert harness.controller.run() == ("preempted", None)
+    assert harness.stages.asked[-4:] == ["GATHER", "COMMIT", "AWAIT_COMMIT", "FINISH"]
+    assert harness.control.preempted and "KeyboardInterrupt" in harness.control.broken
+    assert harness.reporter.ends == ["preempted"] and harness.control.failed is None
+
+
+def test_an_interrupt_while_a_commit_is_under_way_waits_for_that_first():
+    harness = broken_off(KeyboardInterrupt(), 7, Gathered(last=True), Committed(), None, Committed(), None)
+    harness.stages.is_under_way = True
+    assert harness.controller.run() == ("preempted", None)
+    assert harness.stages.asked[-5:] == ["GATHER", "AWAIT_COMMIT", "COMMIT", "AWAIT_COMMIT", "FINISH"]
+
+
+@pytest.mark.parametrize("error", [TimeoutError("the user's alarm"), SystemExit(3), AssertionError("a defect")])
+def test_any_other_error_is_raised_once_the_state_is_saved(error: BaseException):
+    harness = broken_off(error, 3, *SAVED)
+    with pytest.raises(type(error)) as raised:
+        harness.controller.run()
+    assert raised.value is error and harness.stages.asked[-3:] == ["COMMIT", "AWAIT_COMMIT", "FINISH"]
+    assert harness.reporter.ends == ["failed"] and harness.committer.closed
+
+
+@pytest.mark.parametrize("another", [CheckpointError("the disk is full"), KeyboardInterrupt("again")])
+def test_an_interrupt_is_raised_where_nothing_could_be_saved(another: BaseException):
+    harness = broken_off(KeyboardInterrupt("first"), 3, Gathered(last=True), None, another)
+    with pytest.raises(KeyboardInterrupt):
+        harness.controller.run()
+    assert harness.reporter.ends == ["failed"] and "KeyboardInterrupt" in str(harness.control.failed)
+
+
+def test_a_stop_that_could_not_save_all_that_was_applied_says_how_many_units_are_lost():
+    harness = Harness(*WAY)
+    harness.control.num_applied = 8
+    harness.state.lost_at_stop, harness.state.lost_why = 42, "worker 1 was lost"
+    with pytest.raises(HybridSyncError, match="has saved 8 units, but not the 42 applied after") as failure:
+        harness.controller.run()
+    assert failure.value.exit_code == EXIT_FAILED and harness.reporter.ends == ["failed"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
+from hybridsync.config import HangConfig
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import CheckpointError, HybridSyncError, PhaseBroken, RoleLost, StalePhase, WaitTimeout
 from hybridsync.core.plan import PhaseId
@@ -105,6 +108,28 @@ def test_a_worker_whose_state_cannot_be_captured_is_evicted_and_the_next_is_aske
         3: "its state could not be captured: worker 3 did not answer",
     }
     assert scene.chief.control.members.live_workers() == (0,)
+
+
+def test_a_worker_that_is_out_of_reach_for_a_while_is_asked_again_and_nothing_is_lost():
+    """It lives, and gets no processor: the newest state is its alone."""
+    scene = lock_step()
+    for worker, units in [(0, 8), (1, 12), (3, 10)]:
+        scene.back(worker, units)
+    out_of_reach = [RoleLost("worker 1 could not be reached"), WaitTimeout("worker 1 did not answer")]
+    scene.answers["worker:1"] = deque([*out_of_reach, scene.answers["worker:1"]])
+    found = scene.gather(limits=HangConfig())
+    assert (found.source, found.snapshot.held.units, found.rolled_back) == ("worker:1", 12, False)
+    assert scene.chief.evicted == [] and [asked[0] for asked in scene.asked] == 3 * ["worker:1"]
+
+
+def test_a_worker_that_dies_while_it_is_out_of_reach_is_asked_no_more():
+    scene = lock_step()
+    for worker, units in [(0, 8), (1, 12), (3, 8)]:
+        scene.back(worker, units)
+    scene.answers["worker:1"] = RoleLost("worker 1 could not be reached")
+    with meanwhile(lambda: scene.die(1)):
+        found = scene.gather(limits=HangConfig())
+    assert (found.source, found.snapshot.held.units) == ("worker:0", 8)
 
 
 def test_a_worker_whose_replica_has_gone_on_is_left_alone_and_the_next_is_asked():

@@ -1,0 +1,56 @@
+"""A run that is asked to stop saves all that was applied, or fails and says how many units it lost."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from hybridsync.core.errors import EXIT_FAILED, RoleLost
+from hybridsync.simulator.cluster import Cluster, Death, Device, Pause, Scenario
+from hybridsync.simulator.simulation import simulate
+from tests.simulator.runs import tally_run
+
+STOP_SECS = 3.0
+WORKERS = range(4)
+
+
+def killed(role: Any, *numbers: int) -> dict[str, Any]:
+    return {"deaths": tuple(Death(role, number, STOP_SECS, 0.2) for number in numbers)}
+
+
+def stopped(plan: str, **faults: Any) -> list[dict[str, Any]]:
+    """Return the events of a run that is asked to stop while something happens to its roles."""
+    scenario = Scenario(cluster=Cluster(devices=(Device(0.02, 0.1),)), preempt_secs=STOP_SECS, **faults)
+    file = io.StringIO()
+    try:
+        simulate(tally_run(plan, workload=2000), scenario, events=file)
+    finally:
+        events = [json.loads(line) for line in file.getvalue().splitlines()]
+    return events
+
+
+@pytest.mark.parametrize(
+    ("plan", "faults"),
+    [
+        *[("asp", {}), ("bsp", {}), ("preduce", {}), ("asp", killed("worker", 1)), ("bsp", killed("worker", 0, 1, 2))],
+        # Nobody gets a processor for half a minute, which is nobody's fault.
+        *[(plan, {"pauses": tuple(Pause(worker, STOP_SECS, 30.0) for worker in WORKERS)}) for plan in ("asp", "bsp")],
+    ],
+)
+def test_a_run_that_is_stopped_loses_nothing_that_somebody_holds(plan: str, faults: dict[str, Any]) -> None:
+    events = stopped(plan, **faults)
+    saved = [event["units"] for event in events if event["kind"] == "checkpoint"]
+    assert [event for event in events if event["kind"] == "rollback"] == []
+    assert events[-1]["exit"] == "preempted" and events[-1]["units"] == saved[-1] > 100
+
+
+@pytest.mark.parametrize(("plan", "faults"), [("asp", killed("server", 0)), ("bsp", killed("worker", *WORKERS))])
+def test_a_run_whose_holders_die_as_it_stops_was_not_preempted_and_says_what_is_lost(
+    plan: str, faults: dict[str, Any]
+) -> None:
+    with pytest.raises(RoleLost, match=r"saved 0 units, but not the \d+ applied after them: .* was lost") as failure:
+        stopped(plan, **faults)
+    assert failure.value.exit_code == EXIT_FAILED
