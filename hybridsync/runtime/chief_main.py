@@ -171,7 +171,10 @@ def _manage(
             control_file.enter_context(user_keys.followed_by(write))
         here = {"phase": opening.phase_number, "id": 0, "host": socket.gethostname()}
         if not restarted:
-            bits = {"collective": collective, "num_threads": num_threads}  # the last ones of each result depend on them
+            devices = run.config.devices
+            # The last bits of each result depend on these.
+            bits = {"collective": collective, "num_threads": num_threads}
+            bits |= {"mesh": devices.axes, "platform": devices.platform}
             opening.announce(recorder, runtime="processes", address=bound, **bits)
             recorder.events.write("role_started", role="supervisor", pid=os.getppid(), address=coordinator, **here)
         recorder.events.write("role_started", role="chief", pid=os.getpid(), address=bound, **here)

@@ -11,6 +11,7 @@ import numpy as np
 
 from hybridsync.core.errors import TaskError
 from hybridsync.core.units import UnitSet
+from hybridsync.devices.placement import SHARED_DEVICE, Placement
 from hybridsync.training.state import TrainState
 from hybridsync.training.task import Task
 
@@ -22,11 +23,12 @@ class Evaluator:
 
     Args:
       task: task of the states; its `summarize` is used if it has one, else `evaluate` summed over the held-out batches.
+      placement: where the workers of this process compute: it is measured where worker 0 does.
     """
 
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._sums = jax.jit(self._evaluate) if task.evaluate is not None else None
+    def __init__(self, task: Task, placement: Placement = SHARED_DEVICE) -> None:
+        self._task, self._placement = task, placement
+        self._sums = placement.jit(self._evaluate) if task.evaluate is not None else None
 
     def evaluate(self, state: TrainState, applied: UnitSet) -> Any:
         """Return what the task measures ({"accuracy", "loss"} for classifiers), None where it has nothing to measure.
@@ -43,8 +45,10 @@ class Evaluator:
         if self._sums is None:
             return None
         totals: dict[str, float] = {}
+        at = self._placement
+        params, model_state = at.at_worker((state.params, state.model_state), 0)
         for batch in self._task.source.test_batches(BATCH_EXAMPLES):
-            sums = jax.device_get(self._sums(state.params, state.model_state, batch))
+            sums = jax.device_get(self._sums(params, model_state, at.batch(batch, 0)))
             found, wrong = numbers(check_figures(sums, "Task.evaluate"))
             if wrong:
                 raise TaskError(f"Task.evaluate returns sums over a batch: {'; '.join(wrong)}; return numbers")

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from absl import logging
 
 from hybridsync import protocols
 from hybridsync.config import RunConfig
 from hybridsync.core.errors import TaskError
 from hybridsync.core.plan import Plan
+from hybridsync.devices.mesh import divide
+from hybridsync.devices.placement import DevicePlacement, Placement, SharedDevice
+from hybridsync.devices.rules import Places, on_mesh
 from hybridsync.policies.momentum import MomentumHandling, is_asynchronous, momentum_handling
 from hybridsync.policies.plan_checks import check_plan, parsed_plan
 from hybridsync.protocols.base import Outer, Protocol
+from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.optimizer import Optimizer, no_optimizer
 from hybridsync.training.state import TrainState, abstract_state, initial_state
@@ -89,7 +96,38 @@ class Run:
         if self.handling.variant != "keep":
             self.optimizer.check_momentum(self.handling, self.abstract_state().opt_state)
 
-    def programs(self, *, donate_parameters: bool, donate_rest: bool = True) -> Programs:
+    @functools.cached_property
+    def shared_device(self) -> Placement:
+        """The placement of a process that has no devices of its own for workers."""
+        axes = (*self.config.devices.axes,)
+        return SharedDevice(axes, on_mesh(self.config.devices.rules, axes))
+
+    def placement(self, devices: Sequence[Any], num_workers: int) -> Placement:
+        """Return where the workers of one process compute.
+
+        Args:
+          devices: devices of the process, JAX's default one first.
+          num_workers: workers that the process has.
+
+        Raises:
+          ConfigError: the mesh does not fit the devices, the unit or the parameters.
+          TaskError: an annotation of the model does not fit its leaf.
+        """
+        config = self.config.devices
+        division = divide(config, num_workers, len(devices))
+        config.check_unit(self.config.unit_size, division.axes)
+        if division.seats == division.size == 1:
+            return self.shared_device
+        leaves = Layout.of(self.abstract_state().params).leaves
+        names = {} if self.task.axes is None else self.task.axes()
+        places = Places(config, division.axes, {leaf.path: leaf.shape for leaf in leaves}, names)
+        for path, why in places.whole.items():
+            logging.warning("Parameter %s is whole on each device: %s.", path, why)
+        return DevicePlacement(devices, division, places)
+
+    def programs(
+        self, *, donate_parameters: bool, donate_rest: bool = True, placement: Placement | None = None
+    ) -> Programs:
         """Return the compiled programs (see `Programs`)."""
         return Programs(
             self.task,
@@ -101,6 +139,7 @@ class Run:
             donate_rest=donate_rest,
             kept=self.kept,
             handling=self.handling,
+            placement=placement or self.shared_device,
         )
 
     def initial_state(self) -> TrainState:

@@ -14,6 +14,7 @@ from hybridsync.chief.unfit_workers import Unfit
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import Clock
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
+from hybridsync.devices.placement import Placement
 from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.ports import ServerPort, SnapshotSource
 from hybridsync.phases.assembly import assemble
@@ -107,6 +108,7 @@ class ChiefRole:
         renew: Callable[[], None] = lambda: None,
         num_devices: int = NUM_DEVICES,
         watchdog: Watching = UNWATCHED,
+        placement: Placement | None = None,
     ) -> Controller:
         """Return what takes the run through its phases.
 
@@ -119,6 +121,7 @@ class ChiefRole:
           renew: has every worker's process started again (see `assemble`).
           num_devices: local devices of each worker, among which a communicator chooses.
           watchdog: watchdog of the process.
+          placement: where workers that are threads of this process compute, and states are measured.
         """
         opening, clock = self._opening, self._clock
         run, control = opening.run, self.chief.control
@@ -131,7 +134,7 @@ class ChiefRole:
             hooks=[*hooks],
             switches=opening.switches,
         )
-        evaluator = Evaluator(run.task)
+        evaluator = Evaluator(run.task, placement or run.shared_device)
         self._committer = Committer(
             opening.store, self._layout, holder_at, evaluator, clock, self.committed.store, watchdog
         )
