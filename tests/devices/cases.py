@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
+from pathlib import Path
 from typing import Any, cast
 from unittest import mock
 
@@ -11,10 +13,11 @@ import jax
 import numpy as np
 from absl import logging
 
-from hybridsync import DeviceConfig, Trainer
+from hybridsync import DeviceConfig, TelemetryConfig, Trainer
 from hybridsync import trainer as trainer_module
 from hybridsync.collectives.one_process import collectives_of
 from hybridsync.devices.placement import DevicePlacement, Placement, local_devices
+from hybridsync.telemetry.events import read_events
 from hybridsync.training.buffer_layout import Layout, fingerprint
 from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.run import Run
@@ -251,3 +254,19 @@ def loss_of_a_model_with_constraints(num_devices: int, mesh: dict[str, int]) -> 
         loss = trainer.fit().loss
     assert loss is not None
     return loss
+
+
+def logged(folder: str, mesh: dict[str, int]) -> str:
+    """Train a small MLP on four devices with an apply log, and return how its workers summed."""
+    trainer = mlp_trainer(
+        "bsp:50%,asp",
+        48,
+        workdir=folder,
+        workers=4 // math.prod(mesh.values()),
+        devices=DeviceConfig(mesh=mesh),
+        telemetry=TelemetryConfig(apply_log=True),
+    )
+    trainer.fit()
+    (started,) = read_events(Path(folder), "run_started")
+    assert started["mesh"] == mesh
+    return started["collective"]

@@ -1,4 +1,4 @@
-"""A process with eight CPU devices, in which tests compute: JAX counts its devices once in a process.
+"""A process with several CPU devices, in which tests compute: JAX counts its devices once in a process.
 
 The parent sends a line of JSON for each call, [name of a function in `cases.py`, its arguments], and gets one back,
 {"result": ...} or {"error": text}.
@@ -21,9 +21,9 @@ NUM_DEVICES = 8
 
 
 @contextmanager
-def forced_devices() -> Iterator[Callable[..., Any]]:
-    """Yield what calls a case by its name, with arguments, in such a process, and returns its result."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(NUM_DEVICES)}
+def forced_devices(number: int = NUM_DEVICES) -> Iterator[Callable[..., Any]]:
+    """Yield what calls a case by its name, with arguments, in a process with so many devices."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(number)}
     environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # what is computed counts here, and how it is divided
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.devices.forced"],
