@@ -142,7 +142,8 @@ def _manage(
     watchdog: Watching,
 ) -> Summary:
     run = opening.run
-    layout = Layout.of(run.abstract_state())
+    state = run.abstract_state()
+    layout = Layout.of(state)
 
     def evict(event: RoleEvent) -> None:
         quarantine = event.reason if event.quarantined else ""
@@ -192,6 +193,7 @@ def _manage(
                 return server_at(address)
             return committed if address == bound else other_holder_at(address)
 
+        by_workers = run.is_measured_by_workers(state)
         controller = role.controller(
             bound,
             recorder,
@@ -200,6 +202,7 @@ def _manage(
             renew=lambda: report({"renew": True}),
             num_devices=num_devices,
             watchdog=watchdog,
+            evaluator_at=partial(transport.evaluator, state_bytes=layout.nbytes) if by_workers else None,
         )
         stop_metrics = _serve_metrics(metrics, role, restarted)
         try:

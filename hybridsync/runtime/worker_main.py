@@ -35,6 +35,7 @@ from hybridsync.security.keyring import Keyring
 from hybridsync.server.partition import partition
 from hybridsync.storage.apply_log import open_apply_log
 from hybridsync.training.compiled_programs import Parameters, Programs
+from hybridsync.training.evaluation import Evaluator, StateEvaluator
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
 from hybridsync.training.wire import narrowed_parameters
@@ -114,8 +115,12 @@ def run_worker(
     if own_state:
         holder = own_state[0].holder(tuple(range(run.config.workers)))
         replica.reserve(captured=holder == ("worker", spec.role_id))
-    services = Services(holder=replica, state_bytes=programs.state_layout.nbytes)
-    serving = transport.serve(services, spec.listen, calls=4, watchdog=watchdog)
+    evaluator = None
+    if run.is_measured_by_workers(programs.state):  # by links of its own: a revoked phase closes the replica's
+        own = Evaluator(run.task, programs.placement, watchdog.progress)
+        evaluator = StateEvaluator(own, programs.state_layout, Readers(transport.holder))
+    services = Services(holder=replica, state_bytes=programs.state_layout.nbytes, evaluator=evaluator)
+    serving = transport.serve(services, spec.listen, calls=5, watchdog=watchdog)
 
     def hello_now() -> Hello:
         return hello(spec, serving.address, programs.state_layout.schema_hash, loop.role_state() if loop else None)

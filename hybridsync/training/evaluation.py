@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from operator import index
 from typing import Any
 
@@ -12,6 +13,10 @@ import numpy as np
 from hybridsync.core.errors import TaskError
 from hybridsync.core.units import UnitSet
 from hybridsync.devices.placement import SHARED_DEVICE, Placement
+from hybridsync.interfaces.commands import Evaluation, Figure
+from hybridsync.interfaces.messages import EvaluationRequest
+from hybridsync.training.buffer_layout import Layout
+from hybridsync.training.snapshot import ReaderAt, fetch
 from hybridsync.training.state import TrainState
 from hybridsync.training.task import Task
 
@@ -24,10 +29,13 @@ class Evaluator:
     Args:
       task: task of the states; its `summarize` is used if it has one, else `evaluate` summed over the held-out batches.
       placement: where the workers of this process compute: it is measured where worker 0 does.
+      progress: called after each batch.
     """
 
-    def __init__(self, task: Task, placement: Placement = SHARED_DEVICE) -> None:
-        self._task, self._placement = task, placement
+    def __init__(
+        self, task: Task, placement: Placement = SHARED_DEVICE, progress: Callable[[], object] = lambda: None
+    ) -> None:
+        self._task, self._placement, self._progress = task, placement, progress
         self._sums = placement.jit(self._evaluate) if task.evaluate is not None else None
 
     def evaluate(self, state: TrainState, applied: UnitSet) -> Any:
@@ -56,6 +64,7 @@ class Evaluator:
                 raise TaskError(f"Task.evaluate returns {', '.join(found) or 'nothing'} without 'count'; add it")
             for name, value in found.items():
                 totals[name] = totals.get(name, 0.0) + value
+            self._progress()
         count = totals.get("count", 0.0)
         if not count:
             return None
@@ -63,6 +72,11 @@ class Evaluator:
         if "correct" in figures:
             figures["accuracy"] = figures.pop("correct")
         return figures
+
+    def measured(self, state: TrainState) -> Evaluation:
+        """Return the same figures of a task without `summarize`, as they travel."""
+        figures = self.evaluate(state, UnitSet()) or {}
+        return Evaluation(int(state.counters["units"]), tuple(Figure(*each) for each in figures.items()))
 
     def _evaluate(self, params: Any, model_state: Any, batch: Any) -> dict[str, Any]:
         assert self._task.evaluate is not None
@@ -124,3 +138,23 @@ def _kind(value: Any) -> str:
     shape = getattr(value, "shape", ())
     name = type(value).__name__
     return f"an array of shape {tuple(shape)}" if shape else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+class StateEvaluator:
+    """Measures states that other roles keep (see `EvaluatorPort`), one at a time.
+
+    Args:
+      evaluator: measures a state.
+      layout: layout of the states.
+      reader_at: returns a reader of the role at an address that keeps a state.
+    """
+
+    def __init__(self, evaluator: Evaluator, layout: Layout, reader_at: ReaderAt) -> None:
+        self._evaluator, self._layout, self._reader_at = evaluator, layout, reader_at
+        self._lock = threading.Lock()
+
+    def evaluate(self, request: EvaluationRequest) -> Evaluation:
+        """See `EvaluatorPort.evaluate`."""
+        with self._lock:
+            state = fetch(request.source, request.snapshot_id, request.fingerprint, self._layout, self._reader_at)
+            return self._evaluator.measured(state)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 from absl import logging
 
 from hybridsync import protocols
@@ -25,6 +27,9 @@ from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.optimizer import Optimizer, no_optimizer
 from hybridsync.training.state import TrainState, abstract_state, initial_state
 from hybridsync.training.task import Task
+
+LARGE_MODEL = 10_000_000
+"""Parameters from which on a worker measures the states: below, its own units would wait longer than the chief."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,17 @@ class Run:
         if self.handling.variant != "keep":
             self.optimizer.check_momentum(self.handling, self.abstract_state().opt_state)
 
+    def is_measured_by_workers(self, state: TrainState) -> bool:
+        """Return whether worker processes measure states like this one: it is large, or they have more than a CPU.
+
+        A task that summarizes its states by what was applied is left to the chief, which knows that.
+        """
+        devices = self.config.devices
+        if self.task.summarize is not None or self.task.evaluate is None:
+            return False
+        numbers = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
+        return devices.platform in ("cuda", "tpu") or devices.size != 1 or numbers >= LARGE_MODEL
+
     @functools.cached_property
     def shared_device(self) -> Placement:
         """The placement of a process that has no devices of its own for workers."""
@@ -106,7 +122,7 @@ class Run:
         """Return where the workers of one process compute.
 
         Args:
-          devices: devices of the process, JAX's default one first.
+          devices: devices of the process.
           num_workers: workers that the process has.
 
         Raises:
@@ -116,7 +132,7 @@ class Run:
         config = self.config.devices
         division = divide(config, num_workers, len(devices))
         config.check_unit(self.config.unit_size, division.axes)
-        if division.seats == division.size == 1:
+        if division.seats == division.size == 1 and devices[0] == jax.local_devices()[0]:
             return self.shared_device
         leaves = Layout.of(self.abstract_state().params).leaves
         names = {} if self.task.axes is None else self.task.axes()

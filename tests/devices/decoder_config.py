@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hybridsync.config import DeviceConfig, RunConfig
 
@@ -28,10 +29,20 @@ def config() -> RunConfig:
 
 
 def task(config: RunConfig) -> Task:
-    """Return the decoder's task."""
+    """Return the decoder's task, whose log names the processes that measure it."""
+    from absl import logging
+
     from tests.devices.decoders import decoder
 
-    return decoder(config.model.kind)
+    task = decoder(config.model.kind)
+    evaluate = task.evaluate
+    assert evaluate is not None
+
+    def measured(*args: Any) -> Any:
+        logging.warning("this process measures the states")
+        return evaluate(*args)
+
+    return dataclasses.replace(task, evaluate=measured)
 
 
 def optimizer(config: RunConfig) -> Optimizer:

@@ -29,7 +29,7 @@ def test_xla_with_a_device_for_each_worker_replays_bit_for_bit(on_devices: OnDev
     trainer = mlp_trainer("bsp:50%,asp", 48)
     replayed = replay(read_record(tmp_path / "run"), trainer._run)
     assert replayed.difference is None
-    assert replayed.updates == 36
+    assert replayed.updates == 30
 
 
 def test_a_mesh_of_several_devices_is_refused_by_name(on_devices: OnDevices, tmp_path: Path) -> None:
