@@ -103,7 +103,7 @@ class ThreadCommunicator:
         deadline_secs: float = DEADLINE_SECS,
         placement: Placement = SHARED_DEVICE,
     ) -> None:
-        self._placement, self._mean = placement, placement.jit(mean)
+        self._placement, self._mean = placement, placement.placed(mean)
         self._is_alone, self._sum_up, self._deadline_secs = len(members) == 1, sum_up, deadline_secs
         self._everybody = Rendezvous(members, deadline_secs)
         self._lock = threading.Lock()

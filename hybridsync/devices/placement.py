@@ -57,6 +57,10 @@ class Placement(Protocol):
         """
         ...
 
+    def placed(self, program: Callable) -> Callable:
+        """Return a compiled program such that its results lie where its arguments do; the same one for every call."""
+        ...
+
     def put(self, tree: Any) -> Any:
         """Return a state that has just arrived, as arrays that programs may donate, where a replica lies."""
         ...
@@ -109,6 +113,9 @@ class SharedDevice:
     def jit(self, function: Callable, **options: Any) -> Callable:
         return jax.jit(self.traced(function), **options)
 
+    def placed(self, program: Callable) -> Callable:
+        return program
+
     def put(self, tree: Any) -> Any:
         return jax.device_put(tree)
 
@@ -159,6 +166,7 @@ class DevicePlacement:
         self._num_parts = int(np.prod([division.axes[axis] for axis in self._batch_axes]))
         self._is_single = division.size == 1
         self._cached: dict[Any, list[Any]] = {}
+        self._programs: dict[Callable, Callable] = {}
         # jax 0.10.2 lets several threads fill the list of an array's shards at the same time, and finds too many or
         # too few of them then. One at a time, before others see the array.
         self._splitting = threading.Lock()
@@ -172,6 +180,9 @@ class DevicePlacement:
 
     def jit(self, function: Callable, **options: Any) -> Callable:
         return _Placed(self, function, options)
+
+    def placed(self, program: Callable) -> Callable:
+        return self._programs.setdefault(program, self.jit(program))
 
     def put(self, tree: Any) -> Any:
         return self._moved(tree, JOINT)
