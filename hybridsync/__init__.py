@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hybridsync.config import (
         CheckpointConfig,
+        DeviceConfig,
         EmulationConfig,
         OptimizerConfig,
         RunConfig,
@@ -31,6 +32,7 @@ __version__ = "0.1.0.dev0"
 
 _HOMES = {
     "CheckpointConfig": "config",
+    "DeviceConfig": "config",
     "EmulationConfig": "config",
     "OptimizerConfig": "config",
     "RunConfig": "config",
@@ -47,6 +49,7 @@ _HOMES = {
 
 __all__ = [
     "CheckpointConfig",
+    "DeviceConfig",
     "EmulationConfig",
     "FitResult",
     "HybridSyncError",

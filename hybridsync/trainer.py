@@ -31,6 +31,7 @@ from hybridsync.config.typing import annotations
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import ConfigError, HybridSyncError, NotRunning
 from hybridsync.core.paths import local_path
+from hybridsync.devices.placement import local_devices
 from hybridsync.interfaces.commands import SwitchReply, SwitchRequest
 from hybridsync.phases.reporter import Hook
 from hybridsync.runtime.inprocess import InProcess
@@ -234,7 +235,7 @@ class Trainer:
         `fit` once the state is saved.
 
         Raises:
-          WorkdirError, ResumeError, CheckpointError, DataError: refused before anything was trained.
+          ConfigError, WorkdirError, ResumeError, CheckpointError, DataError: refused before anything was trained.
           HybridSyncError: the run could not go on; its last checkpoint is intact. Or this trainer fits already.
         """
         if not self._fitting.acquire(blocking=False):
@@ -249,6 +250,8 @@ class Trainer:
     def _fit(self) -> FitResult:
         run, clock = self._run, SYSTEM_CLOCK
         began = clock.monotonic()
+        devices = local_devices(run.config.devices.platform)
+        placement = run.placement(devices, run.config.workers)
         try:
             opening = open_run(run, resume=self._resume, init_from=self._init_from, **self._allowed)
         except AlreadyCompleted as done:
@@ -270,8 +273,9 @@ class Trainer:
                     fence=opening.fence,
                 )
             opened.callback(recorder.close)
-            opening.announce(recorder, runtime="inprocess")
-            runtime = InProcess(opening, recorder, clock, list(self._hooks))
+            bits = {"collective": placement.kind, "mesh": dict(placement.axes), "platform": devices[0].platform}
+            opening.announce(recorder, runtime="inprocess", **bits)
+            runtime = InProcess(opening, recorder, clock, list(self._hooks), placement=placement)
             opened.callback(self._opened, None, self._say)
             self._opened(runtime.chief, recorder.progress.show_line if self._progress else self._say)
             if self._preempted:  # it was asked while the run was being opened

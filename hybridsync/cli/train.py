@@ -67,6 +67,7 @@ flags.DEFINE_string(
     "momentum", None, "at a switch to asynchrony: keep, zero, scaled, ramp_linear, ramp_steps or ramp_stages"
 )
 flags.DEFINE_string("policy", None, "while there are stragglers in lock-step: baseline, greedy, elastic or rebalance")
+flags.DEFINE_enum("platform", None, ["auto", "cpu", "cuda", "tpu"], "devices that the workers compute on")
 flags.DEFINE_string("rate", None, "how the rate grows with the units of an update: linear or sqrt")
 flags.DEFINE_string(
     "bind",
@@ -108,6 +109,7 @@ _SHORT = {
     "momentum": "policy.momentum",
     "policy": "policy.online",
     "rate": "policy.rate",
+    "platform": "devices.platform",
 }
 
 

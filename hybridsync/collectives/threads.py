@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ from hybridsync.collectives.backend import CommunicatorPhase
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.deadlines import MEMBERS_SECS
 from hybridsync.core.errors import PhaseRevoked, WaitTimeout
+from hybridsync.devices.placement import SHARED_DEVICE, Placement
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.training.averaging import AveragedPart, mean
 from hybridsync.training.compiled_programs import Programs
@@ -91,11 +93,17 @@ class ThreadCommunicator:
       members: worker ids in the order of the sum.
       sum_up: ordered sum of a tuple of contributions.
       deadline_secs: longest wait for the slowest member, in seconds.
+      placement: where each member computes: a group's mean is computed where its first member does.
     """
 
     def __init__(
-        self, members: tuple[int, ...], sum_up: Callable[[tuple], Any], deadline_secs: float = DEADLINE_SECS
+        self,
+        members: tuple[int, ...],
+        sum_up: Callable[[tuple], Any],
+        deadline_secs: float = DEADLINE_SECS,
+        placement: Placement = SHARED_DEVICE,
     ) -> None:
+        self._placement, self._mean = placement, placement.placed(mean)
         self._is_alone, self._sum_up, self._deadline_secs = len(members) == 1, sum_up, deadline_secs
         self._everybody = Rendezvous(members, deadline_secs)
         self._lock = threading.Lock()
@@ -132,7 +140,10 @@ class ThreadCommunicator:
         with self._lock:
             self._check()
             group = self._groups.setdefault(reply.sequence, Rendezvous(reply.members, self._deadline_secs))
-        average: AveragedPart = group.exchange(reply.members.index(worker), part, mean)
+        average: AveragedPart = group.exchange(
+            reply.members.index(worker), part, lambda parts: self._mean(self._at(reply.members[0], parts))
+        )
+        average = self._placement.at_worker(average, worker)
         self._met.at = group.met_at
         with self._lock:
             self._groups.pop(reply.sequence, None)
@@ -145,6 +156,9 @@ class ThreadCommunicator:
             groups = [*self._groups.values()]
         for rendezvous in (self._everybody, *groups):
             rendezvous.break_off(reason)
+
+    def _at(self, worker: int, parts: tuple) -> tuple:
+        return tuple(self._placement.at_worker(part, worker) for part in parts)
 
     def _check(self) -> None:
         if self._broken:
@@ -159,11 +173,17 @@ class ThreadCollectives:
     """
 
     def __init__(self, programs: Programs) -> None:
-        self._sum_up = programs.total
+        self._programs = programs
 
     def prepare(self, *, sums: bool, groups: bool) -> None:
         """Do nothing: threads sum with the run's own programs."""
 
     def communicator(self, phase: CommunicatorPhase) -> ThreadCommunicator:
         """Return a fresh communicator of the phase's members."""
-        return ThreadCommunicator(phase.members, self._sum_up)
+        sum_up = functools.partial(self._sum, phase.members)
+        return ThreadCommunicator(phase.members, sum_up, placement=self._programs.placement)
+
+    def _sum(self, members: tuple[int, ...], contributions: tuple) -> Any:
+        """Return the ordered sum of contributions, computed where the first member computes."""
+        at = self._programs.placement
+        return self._programs.total(tuple(at.at_worker(each, members[0]) for each in contributions))

@@ -5,6 +5,7 @@
 (0.1, 'bsp:12.5%,asp')
 """
 
+from hybridsync.config.device_config import DeviceConfig
 from hybridsync.config.injected_stragglers import AS_FAST, NO_STRAGGLERS, Slowness, Straggler, Stragglers, together
 from hybridsync.config.loading import LoadedConfig, check_present, explained, load_config, run_file
 from hybridsync.config.loading_without_jax import load_values
@@ -26,6 +27,7 @@ __all__ = [
     "AS_FAST",
     "NO_STRAGGLERS",
     "CheckpointConfig",
+    "DeviceConfig",
     "Empty",
     "EmulationConfig",
     "HangConfig",

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hybridsync.config.run_config import RunConfig
+from hybridsync.config.typing import as_tuples
 from hybridsync.core.errors import ConfigError, ResumeError
 
 FIXED = ("workload", "seed", "model", "optimizer", "data")
@@ -53,12 +54,8 @@ def restore_values(values: Any, saved: Mapping[str, Any], path: str = "") -> Any
             )
         current = getattr(values, key)
         nested = dataclasses.is_dataclass(current) and not isinstance(current, type) and isinstance(value, dict)
-        changes[key] = restore_values(current, value, f"{path}{key}.") if nested else _from_json(value)
+        changes[key] = restore_values(current, value, f"{path}{key}.") if nested else as_tuples(value)
     return dataclasses.replace(values, **changes)
-
-
-def _from_json(value: Any) -> Any:
-    return tuple(map(_from_json, value)) if isinstance(value, list) else value
 
 
 def check_resumable(

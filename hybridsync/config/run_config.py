@@ -9,6 +9,7 @@ hybridsync.core.errors.ConfigError: workers must be at least 1, got 0; give the 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hybridsync.config.device_config import DeviceConfig
 from hybridsync.config.field_checks import check_json, check_types, require
 from hybridsync.config.injected_stragglers import Straggler
 from hybridsync.config.keywords import checked
@@ -269,6 +270,7 @@ class RunConfig:
         emulation: slowness put in on purpose.
         policy: treatment of stragglers, the momentum, the learning rate and the end of lock-step.
         hang: when a process that makes no progress is given up.
+        devices: devices of each worker, and how a model is divided among them.
         drain_secs: seconds that the last units of an asynchronous phase may stand still before others get them too.
 
     Raises:
@@ -291,6 +293,7 @@ class RunConfig:
     emulation: EmulationConfig = field(default_factory=EmulationConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     hang: HangConfig = field(default_factory=HangConfig)
+    devices: DeviceConfig = field(default_factory=DeviceConfig)
     drain_secs: float = 10.0
 
     def __post_init__(self) -> None:
@@ -324,6 +327,8 @@ class RunConfig:
                     f"policy.{name} has {len(values)} values, the run {self.workers} workers; "
                     "give one for each worker, or none"
                 )
+        if self.devices.size:
+            self.devices.check_unit(self.unit_size, self.devices.sizes(self.devices.size))
         self._check_plan()
         windows = self.workload // (self.workers * self.policy.detector_window)
         rule = f"at most {windows}, as many windows as each of {self.workers} workers has"

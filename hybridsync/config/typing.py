@@ -6,10 +6,13 @@
 True
 >>> fits(True, int)
 False
+>>> read_text('{"fsdp": 2}', dict[str, int])
+{'fsdp': 2}
 """
 
 import dataclasses
 import functools
+import json
 import types
 from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -60,6 +63,9 @@ def fits(value: Any, annotation: Any) -> bool:
         if len(members) == 2 and members[1] is Ellipsis:
             return all(fits(item, members[0]) for item in value)
         return len(value) == len(members) and all(map(fits, value, members))
+    if origin is dict:
+        keys, values = members
+        return isinstance(value, dict) and all(fits(k, keys) and fits(v, values) for k, v in value.items())
     if annotation is None:
         return value is None
     if annotation is float:
@@ -69,12 +75,18 @@ def fits(value: Any, annotation: Any) -> bool:
     return isinstance(value, origin or annotation)
 
 
+def as_tuples(value: Any) -> Any:
+    """Return a value of JSON with tuples for its lists, as fields of a configuration have them."""
+    return tuple(map(as_tuples, value)) if isinstance(value, list | tuple) else value
+
+
 def read_text(text: str, annotation: Any) -> Any:
     """Return the value of type `annotation` that `text` stands for.
 
     Args:
         text: text after the `=` of an override.
-        annotation: bool, int, float, str, None, Literal, a tuple or a union of those.
+        annotation: bool, int, float, str, None, Literal, a tuple or a union of those; a dict, or a tuple of tuples,
+            as JSON.
 
     Raises:
         ValueError: the text stands for no value of that type.
@@ -87,6 +99,8 @@ def read_text(text: str, annotation: Any) -> Any:
             if text == str(choice):
                 return choice
         raise ValueError(text)
+    if origin is dict or (origin is tuple and text.startswith("[")):
+        return _read_json(text, annotation)
     if origin is tuple:
         return _read_tuple(text, members)
     if annotation in (None, type(None)):
@@ -110,6 +124,13 @@ def _read_union(text: str, members: tuple[Any, ...]) -> Any:
         except ValueError:
             continue
     raise ValueError(text)
+
+
+def _read_json(text: str, annotation: Any) -> Any:
+    value = as_tuples(json.loads(text))
+    if not fits(value, annotation):
+        raise ValueError(text)
+    return value
 
 
 def _read_tuple(text: str, members: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -127,6 +127,21 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
+class EvaluationRequest:
+    """Names a captured state that is to be measured.
+
+    Args:
+      source: address of the role that keeps it.
+      snapshot_id: number of the snapshot.
+      fingerprint: fingerprint of the snapshot.
+    """
+
+    source: str
+    snapshot_id: int
+    fingerprint: str
+
+
+@dataclass(frozen=True)
 class PhaseRequest:
     """A worker asks for the phase after `after`.
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.agents import AgentHello, AgentReply, AgentReport, AgentWelcome
-from hybridsync.interfaces.commands import StatusReply, StopReply, StopRequest, SwitchReply, SwitchRequest
+from hybridsync.interfaces.commands import Evaluation, StatusReply, StopReply, StopRequest, SwitchReply, SwitchRequest
 from hybridsync.interfaces.messages import (
+    EvaluationRequest,
     GroupReply,
     GroupRequest,
     Hello,
@@ -204,6 +205,20 @@ class SnapshotSource(ReaderPort, Protocol):
 
         Raises:
           StalePhase: the holder is in another phase.
+        """
+        ...
+
+
+class EvaluatorPort(Protocol):
+    """A worker that measures states."""
+
+    def evaluate(self, request: EvaluationRequest) -> Evaluation:
+        """Fetch a captured state and measure it on the task's held-out examples.
+
+        Raises:
+          StalePhase: the source no longer keeps that snapshot.
+          DamagedState: what arrived is not the state that was captured.
+          HybridSyncError: the source does not answer.
         """
         ...
 

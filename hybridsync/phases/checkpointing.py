@@ -14,10 +14,12 @@ from absl import logging
 
 from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import transfer_secs
+from hybridsync.core.errors import HybridSyncError
 from hybridsync.core.futures import result_within
 from hybridsync.core.units import UnitSet
 from hybridsync.core.work_deadlines import SLACK_SECS, UNLIMITED, UNWATCHED, Watching
-from hybridsync.interfaces.messages import Snapshot
+from hybridsync.interfaces.commands import Evaluation
+from hybridsync.interfaces.messages import EvaluationRequest, Snapshot
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.evaluation import Evaluator
 from hybridsync.training.snapshot import ReaderAt, fetch
@@ -132,6 +134,7 @@ class Committer:
       clock: clock for `Commit.secs`.
       keep: called with each state that is durable.
       watchdog: watchdog of the process.
+      elsewhere: has a worker measure a snapshot that the role at an address keeps; None where this process does it.
     """
 
     def __init__(
@@ -143,7 +146,9 @@ class Committer:
         clock: Clock,
         keep: Callable[[Snapshot, TrainState], None],
         watchdog: Watching = UNWATCHED,
+        elsewhere: Callable[[EvaluationRequest], Evaluation] | None = None,
     ) -> None:
+        self._elsewhere = elsewhere
         self._watchdog, self._commit_secs = watchdog, COMMIT_DEADLINE_SECS + 2 * transfer_secs(layout.nbytes)
         self._store, self._layout, self._reader_at = store, layout, reader_at
         self._evaluator, self._clock, self._keep = evaluator, clock, keep
@@ -196,6 +201,12 @@ class Committer:
             if not fetched.done():
                 return None
             with self._watchdog.work(f"the evaluation of {units} units", UNLIMITED):  # who collects it judges lateness
+                if self._elsewhere is not None:
+                    request = EvaluationRequest(source, snapshot.snapshot_id, snapshot.held.fingerprint)
+                    try:
+                        return {each.name: each.value for each in self._elsewhere(request).figures} or None
+                    except HybridSyncError as error:  # the worker is gone, or the snapshot is: it is measured here
+                        logging.info("the evaluation of %d units comes to the chief: %s", units, error)
                 return self._evaluator.evaluate(fetched.result(), UnitSet(snapshot.applied))
 
         self._commits = {earlier: told for earlier, told in self._commits.items() if not earlier.done()}

@@ -11,6 +11,7 @@ from hybridsync import protocols
 from hybridsync.core.errors import ResumeError, WorkdirError
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.step_assignment import StepAssignment
+from hybridsync.devices.mesh import XLA
 from hybridsync.protocols import base
 from hybridsync.protocols.modes import SyncMode
 from hybridsync.runtime.host_resources import MOST_THREADS
@@ -41,7 +42,8 @@ class LoggedPhase:
         has it. The state that was captured at the phase's end may have been lost, and with it what those workers
         uploaded.
       shares: units that each member took in one lock-step step; () for one each.
-      collective: kind of collective among its workers in the process runtime, "host" or "shm"; "" in the others.
+      collective: kind of collective among its workers: "host" or "shm" in the process runtime, "threads" or "xla" in
+        one process, whose sums have the same bits with one device a worker; "" if the record lacks it.
       num_threads: number of threads with which XLA computed in the process runtime; None if the record lacks it.
     """
 
@@ -251,10 +253,21 @@ def _are_counts(values: Any) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
 
 
+def _devices_unlike(event: dict[str, Any]) -> str:
+    """Say on what other devices than a replay's a run began to compute; "" where they are alike."""
+    mesh, platform = event.get("mesh") or {}, event.get("platform", "auto")
+    if any(size != 1 for size in mesh.values()):
+        return f"on the mesh {mesh} for each worker"
+    if platform not in ("auto", "cpu") and (event["runtime"] == "processes" or event.get("collective") == XLA):
+        return f"on {platform}"
+    return ""
+
+
 def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) -> tuple[LoggedPhase, ...]:
     """Divide the entries into their phases."""
     entered: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
     how: dict[str, Any] = {}
+    unlike, refused = "", {}
     for event in read_events(workdir):
         if event["kind"] == "run_started":
             runtime, num_threads = event["runtime"], event.get("num_threads")
@@ -270,9 +283,11 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
                     f"number from 1 to {MOST_THREADS}; restore events.jsonl"
                 )
             how = {"runtime": runtime, "collective": collective, "num_threads": num_threads}
+            unlike = _devices_unlike(event)
         elif event["kind"] == "phase_entered":
             _check_mesh(workdir, event)
             entered[event["phase"]] = event, how
+            refused[event["phase"]] = unlike
     by_phase: dict[int, list[Entry]] = {}
     for entry in entries:
         by_phase.setdefault(entry.phase, []).append(entry)
@@ -284,6 +299,11 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
                 "and the events are of different runs"
             )
         event, how = entered[number]
+        if unlike := refused[number]:
+            raise WorkdirError(
+                f"phase {number} of {workdir} was computed {unlike}, and a replay computes on one CPU device a worker: "
+                "sums would be divided otherwise, and their last bits differ; it cannot be replayed here"
+            )
         if event["units"] != units:
             raise WorkdirError(
                 f"the apply log of {workdir} is cut: phase {number} began at unit {event['units']}, but the updates "

@@ -29,6 +29,7 @@ from hybridsync.replay.group_replay import in_groups
 from hybridsync.replay.logged_run import LoggedPhase, read_record
 from hybridsync.replay.phases import as_member, on_one_device
 from hybridsync.runtime.fork_server_client import ForkServerClient
+from hybridsync.runtime.host_resources import xla_threads
 from hybridsync.runtime.role_addresses import RoleAddresses
 from hybridsync.runtime.role_pipe import Child, RoleSpec, readable
 from hybridsync.runtime.role_process import RoleProcess, describe_exit
@@ -85,7 +86,8 @@ def in_members(
             stack.callback(_end, members)
             for index in range(num_members):
                 log = logs / f"replay-{index}.log"
-                ordered = RoleProcess(fork_server_client, ROLE, index, 0, log, num_threads=phase.num_threads)
+                environment = xla_threads(phase.num_threads)
+                ordered = RoleProcess(fork_server_client, ROLE, index, 0, log, environment=environment)
                 members.append(ordered.started())
                 spec = RoleSpec(
                     *(ROLE, index, 0, service.address, str(job), num_members, 0, addresses.host),

@@ -142,7 +142,8 @@ def _manage(
     watchdog: Watching,
 ) -> Summary:
     run = opening.run
-    layout = Layout.of(run.abstract_state())
+    state = run.abstract_state()
+    layout = Layout.of(state)
 
     def evict(event: RoleEvent) -> None:
         quarantine = event.reason if event.quarantined else ""
@@ -171,7 +172,10 @@ def _manage(
             control_file.enter_context(user_keys.followed_by(write))
         here = {"phase": opening.phase_number, "id": 0, "host": socket.gethostname()}
         if not restarted:
-            bits = {"collective": collective, "num_threads": num_threads}  # the last ones of each result depend on them
+            devices = run.config.devices
+            # The last bits of each result depend on these.
+            bits = {"collective": collective, "num_threads": num_threads}
+            bits |= {"mesh": devices.axes, "platform": devices.platform}
             opening.announce(recorder, runtime="processes", address=bound, **bits)
             recorder.events.write("role_started", role="supervisor", pid=os.getppid(), address=coordinator, **here)
         recorder.events.write("role_started", role="chief", pid=os.getpid(), address=bound, **here)
@@ -189,6 +193,7 @@ def _manage(
                 return server_at(address)
             return committed if address == bound else other_holder_at(address)
 
+        by_workers = run.is_measured_by_workers(state)
         controller = role.controller(
             bound,
             recorder,
@@ -197,6 +202,7 @@ def _manage(
             renew=lambda: report({"renew": True}),
             num_devices=num_devices,
             watchdog=watchdog,
+            evaluator_at=partial(transport.evaluator, state_bytes=layout.nbytes) if by_workers else None,
         )
         stop_metrics = _serve_metrics(metrics, role, restarted)
         try:

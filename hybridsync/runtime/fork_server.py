@@ -23,6 +23,7 @@ import socket
 import sys
 from typing import NoReturn
 
+from hybridsync.devices.environment import NUM_CPU_DEVICES
 from hybridsync.runtime.role_pipe import LOCK_FD, REPORT_FD, ROLE, SUPERVISOR_PID, UNIT_FD, Child, live_under
 from hybridsync.runtime.role_signals import ignore_signals
 
@@ -135,6 +136,8 @@ class ForkServer:
             import jax
 
             jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS"))
+            if number := environment.get(NUM_CPU_DEVICES):
+                jax.config.update("jax_num_cpu_devices", int(number))
         if "numpy.random" in sys.modules:  # as the fork does with Python's own: else all roles would draw the same
             import numpy.random
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import select
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hybridsync.core.errors import WorkdirError
@@ -49,6 +49,7 @@ class HostSpec:
       log_suffix: suffix of the name of the fork server's log, where several hosts share the folder.
       start_again_secs: seconds for which the start of a role is tried again while there is no process or memory for it.
       compilation_cache: number of XLA's threads -> folder of compiled programs, checked; "" for what JAX itself keeps.
+      worker_environment: environment variables of workers' processes, for their devices.
     """
 
     command: tuple[str, ...]
@@ -56,6 +57,7 @@ class HostSpec:
     log_suffix: str = ""
     start_again_secs: float = 300.0
     compilation_cache: Callable[[int | None], str] = lambda num_threads: ""
+    worker_environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class HostAgent:
@@ -87,7 +89,10 @@ class HostAgent:
         self.logs = Logs(spec.logs, say)
         try:
             make_directory(spec.logs)
-            self._starts = Starts(spec.command, self.logs, say, spec.start_again_secs, lock_fd, spec.log_suffix)
+            self._starts = Starts(
+                *(spec.command, self.logs, say, spec.start_again_secs, lock_fd, spec.log_suffix),
+                worker_environment=spec.worker_environment,
+            )
         except OSError as error:
             raise WorkdirError(f"cannot write to {spec.logs}: {error.strerror}; name a writable --workdir") from error
 

@@ -1,7 +1,8 @@
 """The in-process runtime: chief, server and workers are objects and threads of one process, without sockets.
 
-The workers share the default device. Lock-step workers share one communicator and one replica; asynchronous ones
-call the primary directly. There is one store, whatever number of servers the run is configured for.
+Workers share the default device, or have devices of their own where there are several. Lock-step workers share one
+communicator and one replica; asynchronous ones call the primary directly. There is one store, whatever number of
+servers the run is configured for.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from absl import logging
 
 from hybridsync import __version__
 from hybridsync.collectives.backend import Collectives, Communicator
-from hybridsync.collectives.threads import ThreadCollectives
+from hybridsync.collectives.one_process import collectives_of
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock
 from hybridsync.core.errors import HybridSyncError, RoleLost, described
 from hybridsync.core.plan import PhaseId
+from hybridsync.devices.placement import SHARED_DEVICE, Placement
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
 from hybridsync.phases.reporter import Hook
@@ -56,6 +58,7 @@ class InProcess:
       clock: clock for everything that reads time.
       hooks: (function, every so many units).
       collectives: collectives by which the workers' threads sum and average among themselves.
+      placement: where the workers compute.
     """
 
     def __init__(
@@ -64,11 +67,12 @@ class InProcess:
         recorder: Recorder,
         clock: Clock,
         hooks: list[tuple[Hook, int]],
-        collectives: Callable[[Programs], Collectives] = ThreadCollectives,
+        collectives: Callable[[Programs], Collectives] = collectives_of,
+        placement: Placement = SHARED_DEVICE,
     ) -> None:
         self._opening, self._recorder, self._hooks = opening, recorder, hooks
         run = opening.run
-        self._programs = programs = run.programs(donate_parameters=False)
+        self._programs = programs = run.programs(donate_parameters=False, placement=placement)
         self._role = ChiefRole(opening, programs.state_layout, clock, threads=True)
         self.chief = self._role.chief
         apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log)
@@ -110,6 +114,7 @@ class InProcess:
             servers=lambda: {PRIMARY: self._transport.server(PRIMARY)},
             holder_at=self._transport.holder,
             hooks=self._hooks,
+            placement=self._programs.placement,
         )
         schema = self._programs.state_layout.schema_hash
         self._server_incarnation = self.chief.service.register(self._hello("server", 0, PRIMARY, schema)).incarnation

@@ -22,6 +22,7 @@ from hybridsync.config import LoadedConfig, RunConfig
 from hybridsync.core.counted import counted
 from hybridsync.core.errors import AddressError, ConfigError, WorkdirError
 from hybridsync.core.work_deadlines import COMPILE_SECS
+from hybridsync.devices.environment import worker_environment
 from hybridsync.interfaces.agents import AgentHello
 from hybridsync.policies.plan_checks import check_plan, parsed_plan, sums_among_workers
 from hybridsync.runtime import watchdog
@@ -190,6 +191,7 @@ def supervise(launch: Launch) -> int:
       HybridSyncError: refused before any role was started.
     """
     config = launch.config
+    worker_environment(config.devices)  # refused before the workdir has a trace
     keys = RunKeys() if launch.cluster is None else RunKeys(HeadFolder(launch.cluster.certificates, say))
     used = check_workdir(launch.workdir, config, resume=launch.resume, **launch.allowed)
     if launch.init_from is not None and used is None:
@@ -233,6 +235,7 @@ def _supervise_locked(
         num_threads=num_threads,
         compilation_cache=compilation_cache,
         silent_secs=config.hang.silent_secs,
+        worker_environment=worker_environment(config.devices),
         lock_nonce=lock.held.nonce,
         lock_lost=lambda: str(lock.lost or ""),
     )
@@ -294,6 +297,7 @@ def attach(launch: Launch, cluster: ClusterSpec) -> int:
         launch.workdir / "logs",
         f"-host{cluster.index}",
         compilation_cache=functools.cache(lambda num_threads: open_cache(launch.compilation_cache, num_threads, say)),
+        worker_environment=worker_environment(launch.config.devices),
     )
     dog = watchdog.Watchdog(f"the agent of host {cluster.index}")
     dog.start()

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,7 +14,6 @@ from typing import Any, BinaryIO
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.runtime import role_pipe
 from hybridsync.runtime.fork_server_client import ForkServerClient, log_tail, open_at_end
-from hybridsync.runtime.host_resources import xla_threads
 
 _LOOK_SECS = 1.0
 
@@ -33,7 +32,7 @@ class RoleProcess:
       log_path: path of the log; appended to.
       open_log: opens a log at its end.
       lock_fd: file descriptor of the workdir's lock, which this role holds, too.
-      num_threads: number of threads with which XLA computes in it; None leaves it to XLA.
+      environment: further variables of its environment.
 
     Attributes:
       role: as given.
@@ -59,7 +58,7 @@ class RoleProcess:
         log_path: Path,
         open_log: Callable[[Path], BinaryIO] = open_at_end,
         lock_fd: int | None = None,
-        num_threads: int | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.role = role
         self.role_id = role_id
@@ -77,7 +76,7 @@ class RoleProcess:
         self.report_fd, report_end = os.pipe()
         os.set_blocking(self.report_fd, False)
         spec_end, self._spec_fd = os.pipe()
-        environment = {role_pipe.ROLE: role, role_pipe.ROLE_ID: str(role_id), **xla_threads(num_threads)}
+        environment = {role_pipe.ROLE: role, role_pipe.ROLE_ID: str(role_id), **(environment or {})}
         if role != "worker":
             environment["JAX_PLATFORMS"] = "cpu"
         try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError
 from hybridsync.runtime.fork_server_client import CannotStart, ForkServerClient, ForkServerLost
 from hybridsync.runtime.host_messages import Key, NotStarted, StartRole
+from hybridsync.runtime.host_resources import xla_threads
 from hybridsync.runtime.role_logs import Logs
 from hybridsync.runtime.role_process import RoleProcess
 
@@ -42,6 +43,7 @@ class Starts:
       again_secs: seconds for which the start of a role is tried.
       lock_fd: file descriptor of the workdir's lock, which each chief holds as well; None if the workdir is not locked.
       log_suffix: suffix of the name of the fork server's log.
+      worker_environment: environment variables of workers' processes, for their devices.
 
     Raises:
       OSError: the fork server cannot be started.
@@ -55,9 +57,11 @@ class Starts:
         again_secs: float,
         lock_fd: int | None,
         log_suffix: str = "",
+        worker_environment: Mapping[str, str] | None = None,
     ) -> None:
         self._fork_server_client = ForkServerClient(command, logs.path(f"fork-server{log_suffix}"), logs.open)
         self._logs, self._say, self._again_secs, self._lock_fd = logs, say, again_secs, lock_fd
+        self._worker_environment = worker_environment or {}
         self._retry_fork_server_at = 0.0
         self._waiting: dict[Key, _Start] = {}
         self._under_way: _Start | None = None
@@ -109,6 +113,9 @@ class Starts:
     def _order(self, order: StartRole) -> RoleProcess:
         role, role_id = order.key
         path, lock_fd = self._logs.path(f"{role}-{role_id}"), self._lock_fd if role == "chief" else None
+        environment = xla_threads(order.spec.num_threads)
+        if role == "worker":
+            environment |= self._worker_environment
         return RoleProcess(
             self._fork_server_client,
             role,
@@ -117,7 +124,7 @@ class Starts:
             path,
             self._logs.open,
             lock_fd,
-            num_threads=order.spec.num_threads,
+            environment=environment,
         )
 
     def _failed(self, start: _Start, error: OSError | HybridSyncError) -> NotStarted | None:

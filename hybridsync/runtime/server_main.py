@@ -59,7 +59,6 @@ def run_server(spec: RoleSpec, keys: Keyring, run: Run, chief_address: Callable[
     compile_secs: list[float] = []
     CompileTimer(compile_secs.append, watchdog)
     clock, workers = SYSTEM_CLOCK, run.config.workers
-    device = jax.local_devices()[0]
     programs = run.programs(donate_parameters=True)
     completed = threading.Event()
     over = threading.Event()
@@ -75,7 +74,7 @@ def run_server(spec: RoleSpec, keys: Keyring, run: Run, chief_address: Callable[
         parts = partition(programs, num_servers)
         part = parts[spec.role_id]
         own = part.programs
-        warm_up(own, device)
+        warm_up(own)
     chief_at = chief_address()  # which has opened the workdir: before, what is in it is not this run's
     apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log)
     transport = transport_of(spec.link, keys)
@@ -86,13 +85,13 @@ def run_server(spec: RoleSpec, keys: Keyring, run: Run, chief_address: Callable[
         peers = Peers(parts, Directory(connect, lambda address: address in peers.servers), ended)
         pool = ParameterPool(own.parameters_layout, transport.allocate, part.narrow_parameters)
         backend = Primary(
-            *(programs, pool, readers, clock, apply_log, completed, device, peers, watchdog, ended),
+            *(programs, pool, readers, clock, apply_log, completed, peers, watchdog, ended),
             allocate=transport.allocate,
         )
         offered = primary_services(run, programs, backend, clock, Contributions(part))
         offered = replace(offered, num_buffers=workers + 2)
     else:
-        backend = Secondary(part, readers, clock, device, watchdog, ended, transport.allocate)
+        backend = Secondary(part, readers, clock, watchdog, ended, transport.allocate)
         early = max(protocol.num_answered_early(workers) for protocol in run.stages)
         offered = Services(holder=backend, server=backend, shard=backend, num_buffers=2 * workers + 2 + early)
     if any(stage.mode.is_served for stage in run.stages):
@@ -129,8 +128,8 @@ def run_server(spec: RoleSpec, keys: Keyring, run: Run, chief_address: Callable[
     return 0
 
 
-def warm_up(programs: Programs, device) -> None:
+def warm_up(programs: Programs) -> None:
     """Compile and run the sum and the update once, on zeros, as a phase will call them."""
     jax.block_until_ready(programs.sum((programs.one, programs.one)))
-    state = jax.device_put(jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state), device)
+    state = programs.placement.put_at_server(jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state))
     jax.block_until_ready(programs.update(state, programs.one, units=1, factor=1.0, blend=1.0))

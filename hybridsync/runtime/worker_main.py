@@ -35,6 +35,7 @@ from hybridsync.security.keyring import Keyring
 from hybridsync.server.partition import partition
 from hybridsync.storage.apply_log import open_apply_log
 from hybridsync.training.compiled_programs import Parameters, Programs
+from hybridsync.training.evaluation import Evaluator, StateEvaluator
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
 from hybridsync.training.wire import narrowed_parameters
@@ -92,7 +93,7 @@ def run_worker(
     recorder = worker_recorder(run, spec.role_id, clock)
     recorder.at_unit, recorder.watchdog = at_unit, watchdog
     CompileTimer(recorder.compiled, watchdog)
-    programs = run.programs(donate_parameters=True)
+    programs = run.programs(donate_parameters=True, placement=run.placement(jax.local_devices(), 1))
     collectives = make_collectives(programs)
     with watchdog.work("compiling the programs", COMPILE_SECS):
         local_updates = {stage.change(run.config.workers) == "replace" for stage in run.stages if stage.local_updates}
@@ -114,8 +115,12 @@ def run_worker(
     if own_state:
         holder = own_state[0].holder(tuple(range(run.config.workers)))
         replica.reserve(captured=holder == ("worker", spec.role_id))
-    services = Services(holder=replica, state_bytes=programs.state_layout.nbytes)
-    serving = transport.serve(services, spec.listen, calls=4, watchdog=watchdog)
+    evaluator = None
+    if run.is_measured_by_workers(programs.state):  # by links of its own: a revoked phase closes the replica's
+        own = Evaluator(run.task, programs.placement, watchdog.progress)
+        evaluator = StateEvaluator(own, programs.state_layout, Readers(transport.holder))
+    services = Services(holder=replica, state_bytes=programs.state_layout.nbytes, evaluator=evaluator)
+    serving = transport.serve(services, spec.listen, calls=5, watchdog=watchdog)
 
     def hello_now() -> Hello:
         return hello(spec, serving.address, programs.state_layout.schema_hash, loop.role_state() if loop else None)
@@ -166,8 +171,8 @@ def warm_up(
 ) -> None:
     """Compile and run the programs once, on zeros, as the phases will call them.
 
-    A replica's parameters lie on the default device, a server's reply and a mesh's total are views in host memory.
-    Neither is bound to a device, so that one compiled program takes both.
+    Without devices of its own a worker has its replica's parameters on the default device, and a server's reply and a
+    total as views in host memory. Neither is bound to a device, so that one compiled program takes both.
 
     Args:
       programs: programs of the run.
@@ -176,7 +181,7 @@ def warm_up(
       wires: number formats in which the parameters of the plan's phases travel.
     """
     zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state)
-    state: TrainState = jax.device_put(zeros)
+    state: TrainState = programs.placement.put(zeros)
     gradient = programs.gradient(Parameters(state.params, state.model_state), 0)
     for wire in wires:
         shapes = narrowed_parameters(programs.parameters, wire)
@@ -185,12 +190,13 @@ def warm_up(
     if several:
         jax.block_until_ready(programs.sum((gradient, gradient)))
     for replaces in local_updates:  # a worker that had few units in its first such phase would compile in a later one
-        parameters, opt_state, moved = Parameters(state.params, state.model_state), zeros.opt_state, None
+        opt_state = programs.placement.at_worker(zeros.opt_state, 0)
+        parameters, moved = Parameters(state.params, state.model_state), None
         for _ in range(2):  # the first step since a version has moved nothing yet, and is a program of its own
             parameters, opt_state, moved = programs.local_step(
                 parameters, opt_state, moved, gradient, at=0, factor=1.0, replaces=replaces
             )
         difference = programs.difference(gradient, moved)
         jax.block_until_ready(programs.combine(parameters, difference, 1.0, replaces))
-    total = jax.device_get(gradient)
+    total = programs.placement.at_replica(jax.device_get(gradient))
     jax.block_until_ready(programs.update(state, total, units=1, factor=1.0, blend=1.0))

@@ -47,6 +47,7 @@ RULES: dict[str, Rule] = {
     "Chief/Stop": _from(USER, HEAD),
     "SnapshotSource/TakeSnapshot": _from(CHIEF),
     "SnapshotSource/Read": _from(*HOLDERS),
+    "Evaluator/Evaluate": _from(CHIEF),
     "BulkLink/Open": _from(*HOLDERS),
     "PhaseServer/Enter": _from(CHIEF),
     "PhaseServer/Fence": _from(CHIEF),

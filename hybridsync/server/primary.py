@@ -49,7 +49,6 @@ class Primary:
       clock: clock for spans.
       apply_log: log to which updates are written.
       completed: set when the phase's units are all applied, so that the chief hears of it at once.
-      device: device that holds the state; None is jax's default.
       peers: the other servers; None if there is no other server.
       watchdog: watchdog of the process.
       failed: called with the reason why this server cannot go on (see `Turn`).
@@ -64,14 +63,13 @@ class Primary:
         clock: Clock,
         apply_log: ApplyLog,
         completed: threading.Event,
-        device: Any = None,
         peers: Peers | None = None,
         watchdog: Watching = UNWATCHED,
         failed: Callable[[HybridSyncError], None] = lambda error: None,
         allocate: Callable[[int], np.ndarray] | None = None,
     ) -> None:
         peers = peers or Peers.none(partition(programs, 1))
-        shard = Shard(peers.parts[PRIMARY], publisher, reader_at, device, watchdog)
+        shard = Shard(peers.parts[PRIMARY], publisher, reader_at, watchdog)
         self._clock, self._completed = clock, completed
         self._snapshot_buffer = SnapshotBuffer(programs.state_layout, allocate)
         self._condition = threading.Condition()

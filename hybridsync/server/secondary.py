@@ -53,7 +53,6 @@ class Secondary:
       part: part of the trees that this server keeps.
       reader_at: returns a reader of the role at an address that holds a phase's starting state.
       clock: clock for spans.
-      device: device that holds the state; None is jax's default.
       watchdog: watchdog of the process.
       failed: called with the reason why this server cannot go on (see `Turn`).
       allocate: makes buffers for parameters and snapshots (see `ParameterPool`).
@@ -64,7 +63,6 @@ class Secondary:
         part: Part,
         reader_at: ReaderAt,
         clock: Clock,
-        device: Any = None,
         watchdog: Watching = UNWATCHED,
         failed: Callable[[HybridSyncError], None] = lambda error: None,
         allocate: Callable[[int], np.ndarray] | None = None,
@@ -72,7 +70,7 @@ class Secondary:
         self._part, self._clock = part, clock
         self._pool = ParameterPool(part.programs.parameters_layout, allocate, part.narrow_parameters)
         self._contributions = Contributions(part)
-        self._shard = Shard(part, self._pool, reader_at, device, watchdog)
+        self._shard = Shard(part, self._pool, reader_at, watchdog)
         self._snapshot_buffer = SnapshotBuffer(part.state.layout, allocate)
         self._condition = threading.Condition()
         self._turn = Turn(self._condition, self._abandon, failed)

@@ -88,7 +88,6 @@ class Shard:
       part: leaves of this part, and the programs for them.
       publisher: lends parameters to callers.
       reader_at: returns a reader of the role at an address that holds a phase's starting state.
-      device: device that holds the state; None is jax's default.
       watchdog: watchdog of the process.
     """
 
@@ -97,13 +96,12 @@ class Shard:
         part: Part,
         publisher: Publisher,
         reader_at: ReaderAt,
-        device: Any = None,
         watchdog: Watching = UNWATCHED,
     ) -> None:
         self.part, self.publisher, self._watchdog = part, publisher, watchdog
         self._limit_secs = 2 * transfer_secs(part.state.whole.nbytes)  # above the deadline of the transfer itself
         self._update_work = watchdog.work("an update", self._limit_secs)
-        self._reader_at, self._device = reader_at, device
+        self._reader_at = reader_at
         self._state: TrainState | None = None
         self._versions = Versions(publisher.give_back)
         self._how: Compensation | None = None
@@ -160,7 +158,7 @@ class Shard:
         state = cut.part_of(whole)
         if self._is_divided:  # jax uses aligned memory in place: the rest would stay alive with it
             state = cut.layout.unpack(cut.layout.pack(state, out=room.get("part")))
-        return jax.device_put(state, self._device)
+        return self.part.programs.placement.put_at_server(state)
 
     def adopt_state(self, state: TrainState) -> None:
         """Keep a state that was fetched, in place of the one that is here."""
@@ -215,6 +213,7 @@ class Shard:
         """Run one update on the weighted sum of the pushes' contributions, in order, and publish the parameters."""
         programs, num_units = self.part.programs, sum([len(push.units) for push in pushes])
         with self._update_work:
+            contributions = [programs.placement.at_server(each) for each in contributions]
             if self._how is not None:
                 contributions = [self._compensated(*pair) for pair in zip(pushes, contributions, strict=True)]
             total = programs.sum(contributions, weights)
@@ -246,9 +245,10 @@ class Shard:
 
     def take_uploads(self, workers: Sequence[int]) -> None:
         """Make the mean of what these workers left the optimizer state; with none of them it stays."""
-        states = tuple(self._uploads[worker] for worker in workers)
+        placement = self.part.programs.placement
+        states = tuple(placement.at_server(self._uploads[worker]) for worker in workers)
         if states:
-            merged = jax.device_put(self.part.programs.mean_state(states), self._device)
+            merged = self.part.programs.mean_state(states)
             self._state = replace(self.state, opt_state=jax.block_until_ready(merged))
 
     def pack_inside(self, whole: np.ndarray) -> None:

@@ -316,7 +316,7 @@ def first_non_finite(tree: Any) -> str | None:
     """
     leaves = jax.tree.leaves(tree)
     # To look at them here, all of them would have to be copied from there.
-    if _are_on_accelerator(leaves) and _are_finite(leaves):
+    if _are_elsewhere(leaves) and _are_finite(leaves):
         return None
     for number, leaf in enumerate(leaves):
         flat = np.asarray(leaf).reshape(-1)
@@ -333,12 +333,15 @@ def first_non_finite(tree: Any) -> str | None:
     return None
 
 
-def _are_on_accelerator(leaves: Sequence[Any]) -> bool:
-    """Return whether arrays lie on the same devices, and in another memory than that of this process's processors."""
+def _are_elsewhere(leaves: Sequence[Any]) -> bool:
+    """Return whether arrays lie on the same devices, and not each as a whole in the memory of this process."""
     first = leaves[0] if leaves else None
-    if not isinstance(first, jax.Array) or any(device.platform == "cpu" for device in first.devices()):
+    if not isinstance(first, jax.Array):
         return False
-    return all(isinstance(leaf, jax.Array) and leaf.devices() == first.devices() for leaf in leaves)
+    devices = first.devices()
+    if len(devices) == 1 and next(iter(devices)).platform == "cpu":
+        return False
+    return all(isinstance(leaf, jax.Array) and leaf.devices() == devices for leaf in leaves)
 
 
 @jax.jit

@@ -31,6 +31,7 @@ from jax.extend.core import ClosedJaxpr
 from hybridsync.core.activity import current
 from hybridsync.core.errors import TaskError
 from hybridsync.core.user_code import end_if_forked
+from hybridsync.devices.placement import SHARED_DEVICE, Placement
 from hybridsync.policies.momentum import KEEP, MomentumHandling
 from hybridsync.protocols.base import FLOAT32, Change, Compensation
 from hybridsync.training.buffer_layout import Layout, describe
@@ -62,6 +63,7 @@ class Programs:
         after its update (a simulation, whose states are values).
       kept: names of the protocols whose outer optimizers keep something in the state.
       handling: treatment of the momentum where the plan goes over to asynchrony.
+      placement: where each worker computes.
 
     Raises:
       TaskError: the loss returns another model state than it got, or the source's first unit is not of this size.
@@ -79,12 +81,19 @@ class Programs:
         donate_rest: bool = True,
         kept: tuple[str, ...] = (),
         handling: MomentumHandling = KEEP,
+        placement: Placement = SHARED_DEVICE,
     ) -> None:
+        self.placement = placement
         self.task, self.optimizer = task, optimizer
         self._handling = handling
         self.unit_size, self.workload, self.seed = unit_size, workload, seed
-        self.key = key = jax.random.key(seed)
-        self.unit_gradient = compiled(functools.partial(_unit_gradient, task, optimizer.clip))
+        self.keys = self._keys_of(seed)
+
+        def compiled(program: Callable[..., Any], **options: Any) -> Any:
+            return placement.jit(_announced(program), **options)
+
+        gradient = functools.partial(_unit_gradient, task, optimizer.clip)
+        self.unit_gradient = compiled(gradient)
         self._round_parameters, self._round_grads = compiled(self._rounded_parameters), compiled(_rounded_grads)
         self.total = compiled(_total)
         self._add, self._weigh = compiled(_add), compiled(_weigh)
@@ -102,7 +111,9 @@ class Programs:
         example = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in batch.items()}
         state = abstract_state(task, optimizer, kept)
         parameters = Parameters(state.params, state.model_state)
-        self.lay_out(state, jax.eval_shape(self.unit_gradient, parameters, example, jnp.int32(0), key))
+        self.lay_out(
+            state, jax.eval_shape(placement.traced(gradient), parameters, example, jnp.int32(0), jax.random.key(seed))
+        )
 
     def on_part(self, state: TrainState, contribution: Any) -> Programs:
         """Return the same programs for a part of the leaves; `gradient` needs the whole ones.
@@ -118,8 +129,13 @@ class Programs:
     def with_seed(self, seed: int) -> Programs:
         """Return the same compiled programs for a run of another seed."""
         other = copy.copy(self)
-        other.seed, other.key = seed, jax.random.key(seed)
+        other.seed, other.keys = seed, self._keys_of(seed)
         return other
+
+    def _keys_of(self, seed: int) -> tuple[jax.Array, ...]:
+        """Return the run's key at each seat, so that no gradient waits for its way there."""
+        at, key = self.placement, jax.random.key(seed)
+        return tuple(at.at_worker(key, seat) for seat in range(at.num_seats))
 
     def entered(self, state: TrainState) -> TrainState:
         """Return what a phase that begins with `state` trains on: the same, unless its momentum is to begin anew.
@@ -204,7 +220,7 @@ class Programs:
                     f"{expected.get(name, 'absent')}: the source's batch() must return the same fields for every unit"
                 )
 
-    def gradient(self, parameters: Parameters, unit: int, wire: str = FLOAT32) -> Any:
+    def gradient(self, parameters: Parameters, unit: int, wire: str = FLOAT32, worker: int = 0) -> Any:
         """Return the contribution of `unit` at `parameters`; dispatched, not awaited.
 
         Args:
@@ -212,14 +228,17 @@ class Programs:
           unit: unit whose gradient is computed.
           wire: number format that both are rounded to (see `hybridsync.training.wire`). Rounding has programs of its
             own: the gradient's last bits depend on what it is compiled with.
+          worker: worker that computes it.
         """
+        at, key = self.placement, self.keys[worker % len(self.keys)]
+        parameters = at.at_worker(parameters, worker)
         if wire == FLOAT32:
             batch, pid = self.batch(unit), os.getpid()
             try:
-                return self.unit_gradient(parameters, batch, np.int32(unit), self.key)
+                return self.unit_gradient(parameters, at.batch(batch, worker), np.int32(unit), key)
             finally:
                 end_if_forked(pid)  # out of the loss, which is traced here
-        return self._round_grads(self.gradient(self._round_parameters(parameters), unit))
+        return self._round_grads(self.gradient(self._round_parameters(parameters), unit, worker=worker))
 
     def sum(self, contributions: Sequence[Any], weights: Sequence[float] = ()) -> Any:
         """Return the sum of contributions in their order, to the bit what `total` gives for any number of them.
@@ -385,8 +404,8 @@ class Programs:
         return Parameters(params, model_state), opt_state, counters
 
 
-def compiled(program: Callable[..., Any], **options: Any) -> Any:
-    """Return `jax.jit(program, **options)`, which notifies the worker of the calling thread each time it compiles.
+def _announced(program: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a program to compile, which notifies the worker of the calling thread each time it is compiled.
 
     JAX calls a program to trace it, for each new signature of its arguments (a batch of another shape, say), and never
     again: a call of what is compiled already costs nothing more.
@@ -397,7 +416,7 @@ def compiled(program: Callable[..., Any], **options: Any) -> Any:
         current().compiling()
         return program(*args, **named)
 
-    return jax.jit(traced, **options)
+    return traced
 
 
 def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch: dict, unit, key) -> dict:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from operator import index
 from typing import Any
 
@@ -13,6 +14,11 @@ import numpy as np
 from hybridsync.core.errors import TaskError
 from hybridsync.core.units import UnitSet
 from hybridsync.core.user_code import end_if_forked, ends_forks
+from hybridsync.devices.placement import SHARED_DEVICE, Placement
+from hybridsync.interfaces.commands import Evaluation, Figure
+from hybridsync.interfaces.messages import EvaluationRequest
+from hybridsync.training.buffer_layout import Layout
+from hybridsync.training.snapshot import ReaderAt, fetch
 from hybridsync.training.state import TrainState
 from hybridsync.training.task import Task
 
@@ -24,11 +30,15 @@ class Evaluator:
 
     Args:
       task: task of the states; its `summarize` is used if it has one, else `evaluate` summed over the held-out batches.
+      placement: where the workers of this process compute: it is measured where worker 0 does.
+      progress: called after each batch.
     """
 
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._sums = jax.jit(self._evaluate) if task.evaluate is not None else None
+    def __init__(
+        self, task: Task, placement: Placement = SHARED_DEVICE, progress: Callable[[], object] = lambda: None
+    ) -> None:
+        self._task, self._placement, self._progress = task, placement, progress
+        self._sums = placement.jit(self._evaluate) if task.evaluate is not None else None
 
     @ends_forks
     def evaluate(self, state: TrainState, applied: UnitSet) -> Any:
@@ -46,10 +56,11 @@ class Evaluator:
         if self._sums is None:
             return None
         totals: dict[str, float] = {}
-        pid = os.getpid()
+        at, pid = self._placement, os.getpid()
+        params, model_state = at.at_worker((state.params, state.model_state), 0)
         for batch in self._task.source.test_batches(BATCH_EXAMPLES):
             end_if_forked(pid)
-            sums = jax.device_get(self._sums(state.params, state.model_state, batch))
+            sums = jax.device_get(self._sums(params, model_state, at.batch(batch, 0)))
             found, wrong = numbers(check_figures(sums, "Task.evaluate"))
             if wrong:
                 raise TaskError(f"Task.evaluate returns sums over a batch: {'; '.join(wrong)}; return numbers")
@@ -57,6 +68,7 @@ class Evaluator:
                 raise TaskError(f"Task.evaluate returns {', '.join(found) or 'nothing'} without 'count'; add it")
             for name, value in found.items():
                 totals[name] = totals.get(name, 0.0) + value
+            self._progress()
         count = totals.get("count", 0.0)
         if not count:
             return None
@@ -64,6 +76,11 @@ class Evaluator:
         if "correct" in figures:
             figures["accuracy"] = figures.pop("correct")
         return figures
+
+    def measured(self, state: TrainState) -> Evaluation:
+        """Return the same figures of a task without `summarize`, as they travel."""
+        figures = self.evaluate(state, UnitSet()) or {}
+        return Evaluation(int(state.counters["units"]), tuple(Figure(*each) for each in figures.items()))
 
     def _evaluate(self, params: Any, model_state: Any, batch: Any) -> dict[str, Any]:
         assert self._task.evaluate is not None
@@ -125,3 +142,23 @@ def _kind(value: Any) -> str:
     shape = getattr(value, "shape", ())
     name = type(value).__name__
     return f"an array of shape {tuple(shape)}" if shape else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+class StateEvaluator:
+    """Measures states that other roles keep (see `EvaluatorPort`), one at a time.
+
+    Args:
+      evaluator: measures a state.
+      layout: layout of the states.
+      reader_at: returns a reader of the role at an address that keeps a state.
+    """
+
+    def __init__(self, evaluator: Evaluator, layout: Layout, reader_at: ReaderAt) -> None:
+        self._evaluator, self._layout, self._reader_at = evaluator, layout, reader_at
+        self._lock = threading.Lock()
+
+    def evaluate(self, request: EvaluationRequest) -> Evaluation:
+        """See `EvaluatorPort.evaluate`."""
+        with self._lock:
+            state = fetch(request.source, request.snapshot_id, request.fingerprint, self._layout, self._reader_at)
+            return self._evaluator.measured(state)

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import jax
+from absl import logging
 
 from hybridsync import protocols
 from hybridsync.config import RunConfig
 from hybridsync.core.errors import TaskError
 from hybridsync.core.plan import Plan
 from hybridsync.core.user_code import ends_forks
+from hybridsync.devices.mesh import divide
+from hybridsync.devices.placement import DevicePlacement, Placement, SharedDevice
+from hybridsync.devices.rules import Places, on_mesh
 from hybridsync.policies.momentum import MomentumHandling, is_asynchronous, momentum_handling
 from hybridsync.policies.plan_checks import check_plan, parsed_plan
 from hybridsync.protocols.base import Outer, Protocol
+from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.optimizer import Optimizer, no_optimizer
 from hybridsync.training.state import TrainState, abstract_state, initial_state
 from hybridsync.training.task import Task
+
+LARGE_MODEL = 10_000_000
+"""Parameters from which on a worker measures the states: below, its own units would wait longer than the chief."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +103,50 @@ class Run:
         if self.handling.variant != "keep":
             self.optimizer.check_momentum(self.handling, self.abstract_state().opt_state)
 
+    def is_measured_by_workers(self, state: TrainState) -> bool:
+        """Return whether worker processes measure states like this one: it is large, or they have more than a CPU.
+
+        A task that summarizes its states by what was applied is left to the chief, which knows that.
+        """
+        devices = self.config.devices
+        if self.task.summarize is not None or self.task.evaluate is None:
+            return False
+        numbers = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
+        return devices.platform in ("cuda", "tpu") or devices.size != 1 or numbers >= LARGE_MODEL
+
+    @functools.cached_property
+    def shared_device(self) -> Placement:
+        """The placement of a process that has no devices of its own for workers."""
+        axes = (*self.config.devices.axes,)
+        return SharedDevice(axes, on_mesh(self.config.devices.rules, axes))
+
+    def placement(self, devices: Sequence[Any], num_workers: int) -> Placement:
+        """Return where the workers of one process compute.
+
+        Args:
+          devices: devices of the process.
+          num_workers: workers that the process has.
+
+        Raises:
+          ConfigError: the mesh does not fit the devices, the unit or the parameters.
+          TaskError: an annotation of the model does not fit its leaf.
+        """
+        config = self.config.devices
+        division = divide(config, num_workers, len(devices))
+        config.check_unit(self.config.unit_size, division.axes)
+        if division.seats == division.size == 1 and devices[0] == jax.local_devices()[0]:
+            return self.shared_device
+        leaves = Layout.of(self.abstract_state().params).leaves
+        names = {} if self.task.axes is None else self.task.axes()
+        places = Places(config, division.axes, {leaf.path: leaf.shape for leaf in leaves}, names)
+        for path, why in places.whole.items():
+            logging.warning("Parameter %s is whole on each device: %s.", path, why)
+        return DevicePlacement(devices, division, places)
+
     @ends_forks
-    def programs(self, *, donate_parameters: bool, donate_rest: bool = True) -> Programs:
+    def programs(
+        self, *, donate_parameters: bool, donate_rest: bool = True, placement: Placement | None = None
+    ) -> Programs:
         """Return the compiled programs (see `Programs`)."""
         return Programs(
             self.task,
@@ -104,6 +158,7 @@ class Run:
             donate_rest=donate_rest,
             kept=self.kept,
             handling=self.handling,
+            placement=placement or self.shared_device,
         )
 
     @ends_forks

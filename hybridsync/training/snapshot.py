@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import jax
 import numpy as np
 
 from hybridsync.core.clock import SYSTEM_CLOCK
@@ -21,7 +20,6 @@ from hybridsync.core.errors import DamagedState, StalePhase, WaitTimeout
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.units import Range
 from hybridsync.interfaces.messages import Snapshot, StateVersion
-from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import ReaderPort
 from hybridsync.training.buffer_layout import Layout, fingerprint
 from hybridsync.training.state import TrainState
@@ -245,26 +243,6 @@ class CommittedState:
     def lend(self, snapshot_id: int) -> LentView:
         """Lend what was published last (see `SnapshotBuffer.lend`)."""
         return self._snapshot_buffer.lend(snapshot_id)
-
-
-def fetch_starting_state(
-    phase: Phase, layout: Layout, reader_at: ReaderAt, buffer: np.ndarray | None = None
-) -> TrainState:
-    """Return the starting state of `phase`, fetched from the role that holds it, on the default device.
-
-    It is not bound to that device: programs take it and arrays in host memory alike, compiled once.
-
-    Args:
-      phase: phase to be entered.
-      layout: layout of the state.
-      reader_at: returns a reader of the role at an address that holds the state.
-      buffer: see `fetch`.
-
-    Raises:
-      DamagedState: what arrived is not the state that was captured.
-    """
-    state = fetch(phase.source, phase.snapshot_id, phase.fingerprint, layout, reader_at, buffer)
-    return jax.device_put(state)
 
 
 def fetch(

@@ -118,6 +118,8 @@ class Task:
       model: (params, model_state) -> the model with these values, ready to evaluate: what `FitResult.model()`
         returns. From `from_nnx` a module of the model's class; from `from_linen` the variables for `module.apply`.
         None: the parameters as they are.
+      axes: () -> what the model calls the dimensions of its annotated leaves, by their paths, for `DeviceConfig.rules`;
+        None where nothing is annotated.
 
     Raises:
       TaskError: a part is not callable, or the source lacks a method.
@@ -129,11 +131,12 @@ class Task:
     evaluate: Callable[[Tree, Tree, DeviceBatch], Sums] | None = None
     summarize: Callable[[Tree, Tree, UnitSet], dict[str, Any]] | None = None
     model: Callable[[Tree, Tree], Any] | None = None
+    axes: Callable[[], dict[str, tuple[Any, ...]]] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("init", "loss", "evaluate", "summarize", "model"):
+        for name in ("init", "loss", "evaluate", "summarize", "model", "axes"):
             part = getattr(self, name)
-            if not callable(part) and not (part is None and name in ("evaluate", "summarize", "model")):
+            if not callable(part) and not (part is None and name not in ("init", "loss")):
                 raise TaskError(f"Task.{name} must be a function, got {type(part).__name__}: pass one.")
         wanted = ("num_examples", "describe", "batch", "augment", "prepare", "test_batches")
         missing = [name for name in wanted if not hasattr(self.source, name)]
@@ -227,7 +230,7 @@ def _from_apply(adapter: _NnxModel | _LinenModel, source: UnitSource, objective:
         predict, _ = apply(params, model_state, None)
         return _checked(objective(predict, batch))
 
-    return Task(adapter.init, loss, source, evaluate, model=adapter.model)
+    return Task(adapter.init, loss, source, evaluate, model=adapter.model, axes=adapter.axes)
 
 
 _MEAN_NAMES = {"correct": "accuracy"}
@@ -316,8 +319,18 @@ class _NnxModel:
         module, _ = self._module(*jax.tree.map(jnp.asarray, (params, model_state)), None)
         return module
 
+    def axes(self) -> dict[str, tuple[Any, ...]]:
+        """Return what the annotations of variables call their dimensions."""
+        named = {
+            "/".join(map(_name, path)): leaf.get_metadata().get("out_sharding")
+            for path, leaf in (*self._params, *self._rest)
+            if isinstance(leaf, nnx.Variable)
+        }
+        return {path: tuple(names) for path, names in named.items() if names}
+
     def _build(self, key: jax.Array) -> nnx.Module:
-        module = self._model(nnx.Rngs(key))
+        with nnx.use_eager_sharding(False):  # chief and servers have no mesh, and a worker places leaves itself
+            module = self._model(nnx.Rngs(key))
         if not isinstance(module, nnx.Module):
             raise TaskError(
                 f"from_nnx got a function that returned a {type(module).__name__}, not an nnx.Module: "
@@ -494,11 +507,20 @@ class _LinenModel:
         """Return the variables for `module.apply`."""
         return jax.tree.map(jnp.asarray, {"params": params, **model_state})
 
+    def axes(self) -> dict[str, tuple[Any, ...]]:
+        """Return what the boxes of variables (`linen.with_partitioning`, ...) call their dimensions."""
+        boxed = jax.eval_shape(lambda: self._boxed(jax.random.key(0), self._flags))
+        leaves = jax.tree_util.tree_leaves_with_path(boxed, is_leaf=lambda x: isinstance(x, linen.meta.AxisMetadata))
+        named = {jax.tree_util.keystr(keys, simple=True, separator="/"): getattr(x, "names", ()) for keys, x in leaves}
+        return {path.removeprefix("params/"): tuple(names) for path, names in named.items() if names}
+
+    def _boxed(self, key: jax.Array, flags: CallFlags) -> dict[str, Any]:
+        kept = linen.DenyList(("intermediates", "perturbations"))
+        return dict(self._module.init(key, *self._inputs, mutable=kept, **{**flags.at(None), **self._named}))
+
     def _variables(self, key: jax.Array, flags: CallFlags) -> tuple[Tree, dict[str, Tree]]:
         """Return fresh parameters and the other collections, without those that Flax keeps for what is sown."""
-        kept = linen.DenyList(("intermediates", "perturbations"))
-        arguments = {**flags.at(None), **self._named}
-        variables = linen.meta.unbox(self._module.init(key, *self._inputs, mutable=kept, **arguments))
+        variables = linen.meta.unbox(self._boxed(key, flags))
         return variables.get("params", {}), {name: tree for name, tree in variables.items() if name != "params"}
 
     def _call(self, params: Tree, state: dict[str, Tree], key: jax.Array, inputs: Any, named: Any) -> tuple[Any, Any]:

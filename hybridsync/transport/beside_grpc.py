@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
+from hybridsync.interfaces.ports import EvaluatorPort
 from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.connected_links import ConnectedBlocks, ConnectedParameters, LinkConnection
 from hybridsync.transport.grpc.transport import GrpcTransport
@@ -66,6 +67,10 @@ class TransportBesideGrpc(ABC):
     def peer(self, address: str, state_bytes: int) -> PeerLink:
         """See `Transport.peer`."""
         return self._control.peer(address, state_bytes)
+
+    def evaluator(self, address: str, state_bytes: int) -> EvaluatorPort:
+        """See `Transport.evaluator`."""
+        return self._control.evaluator(address, state_bytes)
 
     def link(self, servers: Sequence[str], parts: Sequence[Part]) -> ServerLink:
         """See `Transport.link`."""

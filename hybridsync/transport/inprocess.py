@@ -10,7 +10,7 @@ import numpy as np
 from hybridsync.core.errors import RoleLost
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Push, PushReply
-from hybridsync.interfaces.ports import Answer, OptimizerPort, ParameterPort
+from hybridsync.interfaces.ports import Answer, EvaluatorPort, OptimizerPort, ParameterPort
 from hybridsync.server.partition import Part
 from hybridsync.training.compiled_programs import Parameters
 from hybridsync.transport.buffers import zeroed
@@ -48,6 +48,10 @@ class InProcessTransport:
     def peer(self, address: str, state_bytes: int = 0) -> PeerLink:
         """See `Transport.peer`."""
         return self._direct(address, "shard")
+
+    def evaluator(self, address: str, state_bytes: int) -> EvaluatorPort:
+        """See `Transport.evaluator`."""
+        return self._offered(address, "evaluator")
 
     def link(self, servers: Sequence[str], parts: Sequence[Part] = ()) -> ServerLink:
         """See `Transport.link`; threads share one store, which has all of the trees."""

@@ -20,6 +20,7 @@ from hybridsync.interfaces.ports import (
     BlockPort,
     ChiefPort,
     CommandPort,
+    EvaluatorPort,
     GroupPort,
     HeadPort,
     OptimizerPort,
@@ -150,6 +151,7 @@ class Services:
       parameters: the primary, for workers. A buffer it is handed is 64-byte aligned and its own until the call returns.
       shard: another server, for the primary and for workers. A block is its own until it releases it.
       optimizer: any server, for workers with local updates. A buffer it is handed is its own from then on.
+      evaluator: a worker, which measures states for the chief.
       contribution_bytes: size in bytes of each contribution, or part of one, that it takes; any other size is refused
         before it is received.
       narrow_bytes: smaller sizes that it takes as well, of phases with a narrow wire.
@@ -166,6 +168,7 @@ class Services:
     parameters: ParameterPort | None = None
     shard: ShardBackend | None = None
     optimizer: OptimizerPort | None = None
+    evaluator: EvaluatorPort | None = None
     contribution_bytes: int = 0
     narrow_bytes: tuple[int, ...] = ()
     num_buffers: int = 0
@@ -228,6 +231,10 @@ class Transport(Protocol):
 
     def peer(self, address: str, state_bytes: int) -> PeerLink:
         """Return the primary's way to another server."""
+        ...
+
+    def evaluator(self, address: str, state_bytes: int) -> EvaluatorPort:
+        """Return the chief's way to a worker that measures states."""
         ...
 
     def link(self, servers: Sequence[str], parts: Sequence[Part]) -> ServerLink:

@@ -49,7 +49,7 @@ def try_functions(run: Run) -> Trained:
         check_divisible(optimizer, state.params, config.servers)
     rates = optimizer.sampled_rates(config.unit_size, config.workload)
     gradient = _gradient(guarded, state, batch)
-    _try_evaluation(guarded.task, state)
+    _try_evaluation(guarded, state)
     functions = [name for name, value in optimizer.hyperparameters.items() if callable(value)]
     values = {name: text for name, text in optimizer.stated_values().items() if name not in functions}
     values |= {"clip": repr(optimizer.clip), "per": optimizer.per}
@@ -66,10 +66,12 @@ def _gradient(run: Run, state: TrainState, batch: HostBatch) -> str:
     shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in batch.items()}
     parameters = Parameters(state.params, state.model_state)
     with _trying("the gradient of Task.loss", TaskError):  # rules for its derivative are the user's, too
-        return digest(traced_unit_gradient(run.task, run.optimizer.clip, parameters, shapes))
+        trace = run.shared_device.traced(traced_unit_gradient)  # a model may ask for the mesh
+        return digest(trace(run.task, run.optimizer.clip, parameters, shapes))
 
 
-def _try_evaluation(task: Task, state: TrainState) -> None:
+def _try_evaluation(run: Run, state: TrainState) -> None:
+    task = run.task
     if task.evaluate is None:
         return
     with _trying("the source's test_batches", DataError):
@@ -83,7 +85,7 @@ def _try_evaluation(task: Task, state: TrainState) -> None:
         return evaluate(params, model_state, prepare(batch))
 
     with _trying("Task.evaluate", TaskError):
-        jax.eval_shape(sums, state.params, state.model_state, batch)
+        jax.eval_shape(run.shared_device.traced(sums), state.params, state.model_state, batch)
 
 
 # --- what each function must return ---

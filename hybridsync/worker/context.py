@@ -58,7 +58,7 @@ class WorkerContext:
         """
         recorder = self.recorder
         started = recorder.clock.monotonic()
-        contribution = self.programs.gradient(parameters, unit, wire)
+        contribution = self.programs.gradient(parameters, unit, wire, self.worker)
         jax.block_until_ready(contribution)
         prepare(contribution)
         if self.emulation.active:

@@ -78,7 +78,7 @@ class _Calls:
         return {
             LeaseUnits: self._context.lease,
             EnterReplica: self._enter,
-            CopyReplica: lambda request: self._replica.branch(),
+            CopyReplica: lambda request: self._replica.branch(self._context.worker),
             ComputeUnit: self._compute,
             UpdateOwn: self._update,
             JoinGroup: self._join_group,
@@ -114,7 +114,8 @@ class _Calls:
             self._context.recorder.moved(num_bytes, num_bytes)
             if reply.optimizer:  # others have the same, which each one's next update donates
                 part = part._replace(opt_state=copied(part.opt_state))
-        return averaged(request.state, part, reply)
+        at = self._context.programs.placement  # the counters are new
+        return at.at_worker(averaged(request.state, part, reply), self._context.worker)
 
     def _store(self, request: StoreFullSync) -> None:
         self._replica.store_full_sync(request.reply, copied(request.state), request.factor)

@@ -7,7 +7,7 @@ a step's total updates it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from hybridsync.storage.apply_log_entries import Entry
 from hybridsync.training.averaging import copied
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.compiled_programs import Parameters, Programs
-from hybridsync.training.snapshot import LentView, ReaderAt, SnapshotBuffer, fetch_starting_state
+from hybridsync.training.snapshot import LentView, ReaderAt, SnapshotBuffer, fetch
 from hybridsync.training.state import TrainState
 
 
@@ -53,6 +53,7 @@ class Replica:
         self._lock = threading.Lock()
         self._room: np.ndarray | None = None
         self._state: TrainState | None = None
+        self._parameters: Sequence[Parameters] = ()
         self._phase: Phase | None = None
         self._step = 0
         self._sequence = 0
@@ -72,12 +73,17 @@ class Replica:
             if self._state is None or self._fingerprint != phase.fingerprint:
                 # The old state stays until its successor is here: should the sender die, another role may need it.
                 room, self._room = self._room, None
-                self._state = fetch_starting_state(phase, self._programs.state_layout, self._reader_at, room)
+                layout, (source, digest) = self._programs.state_layout, (phase.source, phase.fingerprint)
+                fetched = fetch(source, phase.snapshot_id, digest, layout, self._reader_at, room)
+                self._state = self._programs.placement.put(fetched)
             self._apply_log.clear()  # the phase's starting state was captured, and its updates were written, elsewhere
             self._phase = phase
             self._step, self._sequence = 0, phase.sequence
             self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
-            taken, self._state = self._state, self._programs.entered(self._state)
+            taken = self._state
+            assert taken is not None
+            self._state = self._programs.entered(taken)
+            self._split()
             self._fingerprint = phase.fingerprint if self._state is taken else ""
             self._stamps = 0.0, 0.0
 
@@ -86,11 +92,15 @@ class Replica:
         """Return whether there is a state."""
         return self._state is not None
 
-    @property
-    def parameters(self) -> Parameters:
-        """The replica's own parameters; only valid until its next update."""
+    def parameters(self, worker: int) -> Parameters:
+        """Return the replica's own parameters as a worker has them; only valid until its next update."""
+        return self._parameters[worker % len(self._parameters)]
+
+    def _split(self) -> None:
+        """Have what each worker sees of the parameters at hand, before any of them asks: none waits for another."""
         assert self._state is not None
-        return Parameters(self._state.params, self._state.model_state)
+        parameters = Parameters(self._state.params, self._state.model_state)
+        self._parameters = self._programs.placement.views(parameters)
 
     def update(
         self,
@@ -121,7 +131,9 @@ class Replica:
                 self._dropped.add(unit)
             if not units:
                 return
+            total = self._programs.placement.at_replica(total)
             self._state = self._programs.update(self._state, total, units=len(units), factor=factor, blend=1.0)
+            self._split()
             self._sequence += 1
             for unit in units:
                 self._applied.add(unit)
@@ -130,11 +142,11 @@ class Replica:
             phase_id, base, weight = self._phase.id.number, self._sequence - 1, float(len(units))
             self._apply_log.write(Entry(phase_id, self._sequence, units, base, factor, weight, 1.0, slots))
 
-    def branch(self) -> TrainState:
+    def branch(self, worker: int) -> TrainState:
         """Return a copy of the state for a worker that goes its own way from here."""
         with self._lock:
             assert self._state is not None
-            return copied(self._state)
+            return copied(self._programs.placement.at_worker(self._state, worker))
 
     def store_full_sync(self, reply: GroupReply, state: TrainState, factor: float) -> None:
         """Hold what a full synchronisation has made of everybody's replicas; threads share it: the first brings it.
@@ -148,7 +160,9 @@ class Replica:
             assert self._phase is not None
             if reply.sequence <= self._sequence:
                 return
-            self._state, self._sequence, self._fingerprint = state, reply.sequence, ""
+            self._state = self._programs.placement.at_replica(state)
+            self._split()
+            self._sequence, self._fingerprint = reply.sequence, ""
             self._applied, self._dropped = UnitSet(reply.applied), UnitSet(reply.dropped)
             phase_id = self._phase.id.number
             for update in reply.updates:

@@ -83,7 +83,7 @@ class Measuring:
         parameters = self._parameters()
         started = clock.monotonic()
         with self._recorder.watchdog.work(f"the measurement with unit {unit}", COMPILE_SECS):
-            jax.block_until_ready(self._programs.gradient(parameters, unit))
+            jax.block_until_ready(self._programs.gradient(parameters, unit, worker=self._worker))
             if self._emulation.active:
                 self._emulation.finish(self._worker, unit, started, clock)
                 self._emulation.send(self._worker, unit, self._programs.contribution_layout.nbytes)
@@ -97,8 +97,8 @@ class Measuring:
 
     def _parameters(self) -> Any:
         if self._replica.holds:
-            return self._replica.parameters
+            return self._replica.parameters(self._worker)
         if self._zeros is None:
             zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), self._programs.parameters)
-            self._zeros = jax.device_put(zeros)
+            self._zeros = self._programs.placement.at_worker(jax.device_put(zeros), self._worker)
         return self._zeros

@@ -157,13 +157,17 @@ class _Calls:
         with self._pull_work:
             answer = self._link.pull(push)
         self._recorder.moved(0, self._received_bytes)
-        return answer
+        return self._here(answer)
 
     def _push_pull(self, push: Push, body: Any) -> Any:
         with self._push_work:
             answer = self._link.push_pull(push, body)
         self._recorder.moved(self._sent_bytes, self._received_bytes * answer[0].brings_parameters(push))
-        return answer
+        return self._here(answer)
+
+    def _here(self, answer: Any) -> Any:
+        reply, parameters = answer
+        return reply, self._context.programs.placement.at_worker(parameters, self._context.worker)
 
     def _push_beside(self, push: Push, body: Any) -> Any:
         with self._beside_work:
@@ -181,8 +185,9 @@ class _Calls:
         return None, None
 
     def _download_opt_state(self, push: Push, _: Any) -> Any:
-        opt_state = self._link.download_opt_state(push)
-        self._recorder.moved(0, self._context.programs.opt_state_layout.nbytes)
+        link, context = self._link, self._context
+        opt_state = context.programs.placement.at_worker(link.download_opt_state(push), context.worker)
+        self._recorder.moved(0, context.programs.opt_state_layout.nbytes)
         return None, opt_state
 
     def _upload_opt_state(self, push: Push, opt_state: Any) -> Any:

@@ -30,6 +30,7 @@ from hybridsync.interfaces.agents import AgentHello, AgentReport
 from hybridsync.interfaces.commands import StopRequest, SwitchRequest
 from hybridsync.interfaces.messages import (
     AppliedUnit,
+    EvaluationRequest,
     GroupRequest,
     Hello,
     LeaseRequest,
@@ -55,6 +56,7 @@ from hybridsync.server.publisher import ParameterPool
 from hybridsync.server.secondary import Secondary
 from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training import snapshot
+from hybridsync.training.evaluation import Evaluator, StateEvaluator
 from hybridsync.training.snapshot import CommittedState, SnapshotBuffer
 from hybridsync.transport import link_session
 from hybridsync.transport.buffers import Buffers
@@ -64,6 +66,7 @@ from hybridsync.transport.grpc.bulk_link import BulkLinkServicer, Place
 from hybridsync.transport.grpc.channels import Servicer
 from hybridsync.transport.grpc.chief import ChiefServicer
 from hybridsync.transport.grpc.codec import encode
+from hybridsync.transport.grpc.evaluator import EvaluatorServicer
 from hybridsync.transport.grpc.head import HeadServicer
 from hybridsync.transport.grpc.optimizer_state import OptimizerServicer
 from hybridsync.transport.grpc.parameter_server import ParameterServicer, PhaseServicer
@@ -237,6 +240,7 @@ class Job:
         self.store._condition = self.store._entrance._condition = self.store._turn._condition = condition
         num_bytes, opt = programs.contribution_layout.nbytes, part.opt_state.layout
         endpoint = Endpoint(self.primary, programs.contribution_layout)
+        evaluator = StateEvaluator(Evaluator(programs.task), programs.state_layout, reader_at)
         self.roles: dict[str, list[Servicer]] = {
             "chief": [ChiefServicer(self.chief.service), SnapshotServicer(committed)],
             "primary": [
@@ -251,7 +255,7 @@ class Job:
                 OptimizerServicer(OptimizerEndpoint(self.store, opt), opt.nbytes),
                 SnapshotServicer(self.store),
             ],
-            "worker": [SnapshotServicer(self.replica), BulkLinkServicer(Places())],
+            "worker": [SnapshotServicer(self.replica), BulkLinkServicer(Places()), EvaluatorServicer(evaluator)],
             "head": [HeadServicer(self.head)],
         }
         self.handlers: dict[tuple[str, str], Any] = {
@@ -411,6 +415,7 @@ class Job:
                 AgentReport(1, AGENT.session, 0, (), 1, 0),
             ],
             "Open": [pb.OpenRequest(num_sockets=2)],
+            "Evaluate": [EvaluationRequest("chief", start.snapshot_id, start.held.fingerprint)],
             **{method: [push] for method in ("Ready", "Discard")},
             **{method: [none] for method in ("Idle", "Pull", "PullAt", "Download")},
         }

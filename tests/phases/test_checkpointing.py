@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import CheckpointError, HybridSyncError, StalePhase, WaitTimeout
+from hybridsync.core.errors import CheckpointError, HybridSyncError, RoleLost, StalePhase, WaitTimeout
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.units import UnitSet
-from hybridsync.interfaces.messages import Snapshot
+from hybridsync.interfaces.commands import Evaluation, Figure
+from hybridsync.interfaces.messages import EvaluationRequest, Snapshot
 from hybridsync.phases import checkpointing
 from hybridsync.phases.checkpointing import Committer, result_of
 from hybridsync.training import evaluation
@@ -72,10 +73,11 @@ class Bench:
         self.kept: list[tuple[Snapshot, TrainState]] = []
         self.committer = self.committer_to(self.disk)
 
-    def committer_to(self, store: Any) -> Committer:
+    def committer_to(self, store: Any, elsewhere: Any = None) -> Committer:
         layout = Layout.of(state_of(0))
         reader_at = {"holder": self.snapshot_buffer}.__getitem__
-        return Committer(store, layout, reader_at, self.evaluator, SYSTEM_CLOCK, lambda *kept: self.kept.append(kept))
+        keep = lambda *kept: self.kept.append(kept)  # noqa: E731
+        return Committer(store, layout, reader_at, self.evaluator, SYSTEM_CLOCK, keep, elsewhere=elsewhere)
 
     def take_snapshot(self, units: int) -> Snapshot:
         self.snapshot_buffer.pack(state_of(units))
@@ -102,6 +104,29 @@ def test_a_commit_saves_the_captured_state_with_its_record_and_evaluates_it(benc
     assert (units, ledger, run) == (4, {"issued": 9}, {"phase": 3})
     assert evaluation.result(SECS) == {"loss": 4.0}
     assert bench.evaluator.seen == [UnitSet([(0, 4)])]
+
+
+@pytest.mark.parametrize("figures", [{"loss": 0.5}, {}])
+def test_a_worker_is_asked_for_the_figures_of_what_was_captured(bench: Bench, figures: dict[str, float]) -> None:
+    asked: list[EvaluationRequest] = []
+
+    def elsewhere(request: EvaluationRequest) -> Evaluation:
+        asked.append(request)
+        return Evaluation(4, tuple(Figure(*each) for each in figures.items()))
+
+    bench.committer = bench.committer_to(bench.disk, elsewhere)
+    snapshot = bench.take_snapshot(4)
+    assert bench.submit(snapshot)[1].result(SECS) == (figures or None)
+    assert asked == [EvaluationRequest("holder", snapshot.snapshot_id, snapshot.held.fingerprint)]
+    assert bench.evaluator.seen == []
+
+
+def test_a_state_is_measured_here_where_no_worker_does_it(bench: Bench) -> None:
+    def elsewhere(request: EvaluationRequest) -> Evaluation:
+        raise RoleLost("the worker is gone")
+
+    bench.committer = bench.committer_to(bench.disk, elsewhere)
+    assert bench.submit(bench.take_snapshot(4))[1].result(SECS) == {"loss": 4.0}
 
 
 def test_a_state_that_is_not_asked_for_figures_is_not_evaluated(bench: Bench) -> None:

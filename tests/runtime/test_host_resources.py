@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hybridsync.runtime.fork_server_client import ForkServerClient
-from hybridsync.runtime.host_resources import share_of_cores
+from hybridsync.runtime.host_resources import share_of_cores, xla_threads
 from hybridsync.runtime.role_process import RoleProcess
 from tests.runtime.supervised import WAIT_SECS
 
@@ -63,7 +63,7 @@ def measured(folder: Path, *counts: int) -> list[tuple[int, float, str]]:
     ) as fork_server_client:
         for count in counts:
             log = folder / f"{count}.log"
-            process = RoleProcess(fork_server_client, "server", 0, 0, log, num_threads=count).started()
+            process = RoleProcess(fork_server_client, "server", 0, 0, log, environment=xla_threads(count)).started()
             assert process.wait_ended(WAIT_SECS)
             assert process.reap() == 0, log.read_text()
             found.append(tuple(json.loads(log.read_text().splitlines()[-1])))

@@ -54,6 +54,7 @@ def served(role: Role, credentials: Credentials | None, address: str = "127.0.0.
         parameters=port,
         shard=port,
         optimizer=port,
+        evaluator=port,
         contribution_bytes=NUM_BYTES,
         opt_state_bytes=NUM_BYTES,
         num_buffers=4,

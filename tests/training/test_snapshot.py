@@ -12,9 +12,8 @@ from hybridsync.core.errors import HybridSyncError, StalePhase
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Snapshot, StateVersion
 from hybridsync.training.buffer_layout import Layout, fingerprint
-from hybridsync.training.snapshot import CommittedState, SnapshotBuffer, fetch, fetch_starting_state
+from hybridsync.training.snapshot import CommittedState, SnapshotBuffer, fetch
 from hybridsync.training.state import TrainState
-from tests.roles import phase_of
 
 PHASE_ID = PhaseId(4, 9)
 
@@ -104,16 +103,6 @@ def test_a_state_that_is_not_what_was_captured_is_refused_with_both_fingerprints
     with pytest.raises(HybridSyncError) as refusal:
         fetch("server 0", snapshot.snapshot_id, "f00d", layout, lambda address: snapshot_buffer)
     assert all(part in str(refusal.value) for part in ("server 0", digest, "f00d"))
-
-
-def test_taking_over_gives_device_arrays_equal_bit_for_bit(snapshot_buffer):
-    snapshot_buffer.pack(state_of(1))
-    snapshot = snapshot_buffer.finalize(PHASE_ID, sequence=1, applied=[(0, 1)])
-    phase = phase_of(5, snapshot=snapshot, source="holder")
-    state = fetch_starting_state(phase, Layout.of(state_of(0)), {"holder": snapshot_buffer}.__getitem__)
-    assert fingerprint(state) == snapshot.held.fingerprint
-    snapshot_buffer.pack(state_of(2))
-    assert fingerprint(state) == snapshot.held.fingerprint, "its memory is its own"
 
 
 def kept_at(snapshot_buffer: SnapshotBuffer) -> CommittedState:

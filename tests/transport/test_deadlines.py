@@ -13,7 +13,15 @@ from hybridsync.chief.service import POLL_SECS
 from hybridsync.core.deadlines import UPDATES_SECS, UPLOAD_SECS, snapshot_secs, transfer_secs
 from hybridsync.interfaces.agents import MOST_POLL_SECS, AgentHello, AgentReport
 from hybridsync.interfaces.commands import StopRequest, SwitchRequest
-from hybridsync.interfaces.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, Push, RoleEvent
+from hybridsync.interfaces.messages import (
+    EvaluationRequest,
+    GroupRequest,
+    Hello,
+    LeaseRequest,
+    PhaseRequest,
+    Push,
+    RoleEvent,
+)
 from hybridsync.interfaces.reports import Report
 from hybridsync.runtime.heartbeat import CHIEF_SECS
 from hybridsync.runtime.running_run import ANSWER_SECS
@@ -34,6 +42,7 @@ from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.bulk_link import BulkLinkClient
 from hybridsync.transport.grpc.channels import CALL_SECS
 from hybridsync.transport.grpc.chief import ChiefClient
+from hybridsync.transport.grpc.evaluator import EVALUATION_SECS, EvaluatorClient
 from hybridsync.transport.grpc.head import HeadClient
 from hybridsync.transport.grpc.optimizer_state import OptimizerClient
 from hybridsync.transport.grpc.parameter_server import BUFFER_SECS, ParameterClient
@@ -119,6 +128,11 @@ PAIRS = [
         "Head.Exchange",
         lambda: HeadClient(NOWHERE).exchange(AgentReport(1, "", 0, (), 0, MOST_POLL_SECS)),
         MOST_POLL_SECS,
+    ),
+    Pair(
+        "Evaluator.Evaluate",
+        lambda: EvaluatorClient(NOWHERE, STATE_BYTES).evaluate(EvaluationRequest("holder", 1, "")),
+        TRANSFER_SECS + EVALUATION_SECS - 4.0,
     ),
     Pair("PhaseServer.Enter", lambda: parameters().enter(PHASE), TRANSFER_SECS),
     Pair("PhaseServer.Fence", lambda: parameters().fence(PHASE_ID, 0, 1), 0.0),

@@ -27,10 +27,10 @@ class Timed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._programs, name)
 
-    def gradient(self, parameters: Any, unit: int) -> Any:
+    def gradient(self, parameters: Any, unit: int, *, worker: int) -> Any:
         self._clock.advance(self.secs)
         self.computed.append((unit, np.asarray(parameters.params["tally"])))
-        return self._programs.gradient(parameters, unit)
+        return self._programs.gradient(parameters, unit, worker=worker)
 
 
 class Harness:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -13,9 +14,12 @@ from hybridsync.chief.run_state import RunState
 from hybridsync.chief.unfit_workers import Unfit
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import Clock
+from hybridsync.core.errors import RoleLost
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
-from hybridsync.interfaces.messages import RoleEvent
-from hybridsync.interfaces.ports import ServerPort, SnapshotSource
+from hybridsync.devices.placement import Placement
+from hybridsync.interfaces.commands import Evaluation
+from hybridsync.interfaces.messages import EvaluationRequest, RoleEvent
+from hybridsync.interfaces.ports import EvaluatorPort, ServerPort, SnapshotSource
 from hybridsync.phases.assembly import assemble
 from hybridsync.phases.checkpointing import Committer
 from hybridsync.phases.controller import Controller
@@ -107,6 +111,8 @@ class ChiefRole:
         renew: Callable[[], None] = lambda: None,
         num_devices: int = NUM_DEVICES,
         watchdog: Watching = UNWATCHED,
+        placement: Placement | None = None,
+        evaluator_at: Callable[[str], EvaluatorPort] | None = None,
     ) -> Controller:
         """Return what takes the run through its phases.
 
@@ -119,6 +125,9 @@ class ChiefRole:
           renew: has every worker's process started again (see `assemble`).
           num_devices: local devices of each worker, among which a communicator chooses.
           watchdog: watchdog of the process.
+          placement: where workers that are threads of this process compute, and states are measured.
+          evaluator_at: returns the worker at an address, which measures states in place of this process where it has
+            the better devices (see `Run.is_measured_by_workers`); None where workers are threads of this process.
         """
         opening, clock = self._opening, self._clock
         run, control = opening.run, self.chief.control
@@ -131,9 +140,10 @@ class ChiefRole:
             hooks=[*hooks],
             switches=opening.switches,
         )
-        evaluator = Evaluator(run.task)
+        evaluator = Evaluator(run.task, placement or run.shared_device)
         self._committer = Committer(
-            opening.store, self._layout, holder_at, evaluator, clock, self.committed.store, watchdog
+            *(opening.store, self._layout, holder_at, evaluator, clock, self.committed.store, watchdog),
+            elsewhere=partial(self._measured_by_a_worker, evaluator_at) if evaluator_at else None,
         )
         return assemble(
             replace(run, config=replace(run.config, servers=1)) if self._threads else run,
@@ -153,6 +163,15 @@ class ChiefRole:
             num_devices=num_devices,
             watchdog=watchdog,
         )
+
+    def _measured_by_a_worker(
+        self, evaluator_at: Callable[[str], EvaluatorPort], request: EvaluationRequest
+    ) -> Evaluation:
+        """Have the last worker measure a state: the first one is a replica's holder more often."""
+        members = self.chief.control.members
+        if not (workers := members.live_workers()):
+            raise RoleLost("no worker is there to measure a state")
+        return evaluator_at(members.address_of("worker", workers[-1])).evaluate(request)
 
     def _forget(self, sequence: int) -> None:
         """Drop logged updates behind the state that a run goes on from."""

@@ -104,6 +104,16 @@ class ReadRequest(_message.Message):
     num_bytes: int
     def __init__(self, snapshot_id: _Optional[int] = ..., num_bytes: _Optional[int] = ...) -> None: ...
 
+class EvaluationRequest(_message.Message):
+    __slots__ = ("source", "snapshot_id", "fingerprint")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    snapshot_id: int
+    fingerprint: str
+    def __init__(self, source: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+
 class FenceRequest(_message.Message):
     __slots__ = ("phase_id", "worker", "incarnation")
     PHASE_ID_FIELD_NUMBER: _ClassVar[int]

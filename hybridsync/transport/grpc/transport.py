@@ -9,12 +9,13 @@ import grpc
 import numpy as np
 
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
-from hybridsync.interfaces.ports import HeadPort, OptimizerPort
+from hybridsync.interfaces.ports import EvaluatorPort, HeadPort, OptimizerPort
 from hybridsync.security.authorization import Admit, admit_all
 from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.buffers import zeroed
 from hybridsync.transport.grpc.channels import Servicer, make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
+from hybridsync.transport.grpc.evaluator import EvaluatorClient, EvaluatorServicer
 from hybridsync.transport.grpc.head import HeadClient, HeadServicer
 from hybridsync.transport.grpc.interceptors import watched_calls
 from hybridsync.transport.grpc.optimizer_state import OptimizerClient, OptimizerServicer
@@ -119,6 +120,10 @@ class GrpcTransport:
         reader = self._reader_at(address, state_bytes)
         return ShardClient(address, state_bytes=state_bytes, reader=reader, keys=self._keys)
 
+    def evaluator(self, address: str, state_bytes: int) -> EvaluatorPort:
+        """See `Transport.evaluator`."""
+        return EvaluatorClient(address, state_bytes, self._keys)
+
     def link(self, servers: Sequence[str], parts: Sequence[Part]) -> ServerLink:
         """See `Transport.link`."""
         from hybridsync.transport.packed_link import PackedLink  # jax, which a supervisor does without
@@ -162,4 +167,6 @@ def servicers_of(services: Services) -> list[Servicer]:
         found.append(ShardServicer(services.shard, *sizes))
     if services.optimizer is not None:
         found.append(OptimizerServicer(services.optimizer, services.opt_state_bytes))
+    if services.evaluator is not None:
+        found.append(EvaluatorServicer(services.evaluator))
     return found

@@ -1,0 +1,1 @@
+"""Which devices a worker computes on, and where the leaves of its arrays lie on them."""

@@ -1,0 +1,58 @@
+"""A role that measures states, over gRPC: `EvaluatorServicer` measures, `EvaluatorClient` asks."""
+
+from __future__ import annotations
+
+from hybridsync.core.deadlines import transfer_secs
+from hybridsync.interfaces.commands import Evaluation
+from hybridsync.interfaces.messages import EvaluationRequest
+from hybridsync.interfaces.ports import EvaluatorPort
+from hybridsync.security.identity import WORKER
+from hybridsync.security.keyring import NO_KEYS, Keyring
+from hybridsync.transport.grpc import hybridsync_pb2 as pb
+from hybridsync.transport.grpc.channels import Channel, Servicer, call, stub
+from hybridsync.transport.grpc.codec import decode, encode
+from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS
+
+EVALUATION_SECS = 3600.0
+"""How long the chief waits for a worker's figures: one that hangs is evicted earlier, which ends the call."""
+
+
+class EvaluatorServicer(Servicer):
+    """Serves a worker to the chief.
+
+    Args:
+      backend: is called by several threads at a time.
+    """
+
+    def __init__(self, backend: EvaluatorPort) -> None:
+        self._backend = backend
+        super().__init__("Evaluator", unary={"Evaluate": self._evaluate}, streams={})
+
+    def _evaluate(self, request: pb.EvaluationRequest) -> pb.Evaluation:
+        return encode(self._backend.evaluate(decode(EvaluationRequest, request)))
+
+
+class EvaluatorClient:
+    """A worker in another process: `EvaluatorPort`; a connection for each call.
+
+    Args:
+      address: `host:port` of the worker.
+      state_bytes: size of the whole state in bytes, which it fetches first.
+      keys: keys of this process.
+    """
+
+    def __init__(self, address: str, state_bytes: int, keys: Keyring = NO_KEYS) -> None:
+        self._address, self._keys = address, keys
+        self._deadline_secs = transfer_secs(state_bytes) + EVALUATION_SECS
+
+    def evaluate(self, request: EvaluationRequest) -> Evaluation:
+        """Have a state measured (see `EvaluatorPort.evaluate`).
+
+        Raises:
+          RoleLost: the worker could not be reached.
+          WaitTimeout: the worker did not answer in time.
+        """
+        with Channel(self._address, self._keys, WORKER) as channel:
+            evaluate, who = stub(channel, "Evaluator", "Evaluate"), f"the worker at {self._address}"
+            found = call(evaluate, encode(request), self._deadline_secs, who, "Evaluate", UNREACHABLE_SECS)
+            return decode(Evaluation, found)

@@ -1,0 +1,41 @@
+"""Sums of threads that have devices of their own, on four CPU devices: the bits of threads that share one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.devices.forced import forced_devices
+
+OnDevices = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def on_devices() -> Iterator[OnDevices]:
+    with forced_devices() as call:
+        yield call
+
+
+@pytest.mark.parametrize("task", ["mlp", "batchnorm"])
+def test_xla_has_the_bits_of_threads_on_one_device(on_devices: OnDevices, task: str) -> None:
+    one = on_devices("bits", task, "bsp", 800, "auto", 1)
+    assert on_devices("bits", task, "bsp", 800, "xla", 4) == one
+    assert on_devices("bits", task, "bsp", 80, "threads", 4) == on_devices("bits", task, "bsp", 80, "auto", 1)
+
+
+def test_workers_may_share_seats(on_devices: OnDevices) -> None:
+    assert on_devices("bits", "mlp", "bsp", 80, "auto", 3) == on_devices("bits", "mlp", "bsp", 80, "auto", 1)
+
+
+def test_nothing_is_compiled_when_members_leave_and_come_back(on_devices: OnDevices) -> None:
+    at_first, later, units = on_devices("compiled_while_members_change")
+    assert at_first
+    assert not later
+    assert units == 14
+
+
+@pytest.mark.parametrize("members", [(0, 1, 2, 3), (0, 2), (1, 3)])
+def test_a_sum_of_some_members_has_the_bits_of_theirs_alone(on_devices: OnDevices, members: tuple[int, ...]) -> None:
+    assert on_devices("sum_of_fewer", members)

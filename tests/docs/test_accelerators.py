@@ -1,0 +1,42 @@
+"""The code blocks of the page about accelerators run in order, as one program, on eight CPU devices and on one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+from hybridsync import DeviceConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "accelerators.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def run(folder: Path, blocks: list[str], num_devices: int) -> list[float]:
+    """Run blocks on so many devices, and return the accuracies that they print."""
+    program = folder / "program.py"
+    program.write_text("\n".join(blocks))
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(num_devices)}
+    done = subprocess.run(
+        [sys.executable, program], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("accuracy")]
+
+
+def test_blocks_run_on_eight_devices_and_the_models_learn(tmp_path: Path) -> None:
+    accuracies = run(tmp_path, BLOCKS, 8)
+    assert len(accuracies) == 2
+    assert min(accuracies) >= 0.85
+
+
+def test_the_first_block_runs_on_one_device(tmp_path: Path) -> None:
+    assert run(tmp_path, BLOCKS[:1], 1)[0] >= 0.85
+
+
+def test_the_table_has_every_field() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == [field.name for field in fields(DeviceConfig)]
