@@ -68,15 +68,25 @@ TITLE = " ".join((f"{'protocol':<8} ", *(f"{kind:>6} " for kind in KINDS), FIGUR
 def pauses_at_random(
     workdir: Path,
     plan: str,
-    *,
+    *more: str,
     secs: float,
     seed: int,
     kinds: Sequence[str] = KINDS,
     longest_secs: float = LONGEST_SECS,
 ) -> Outcome:
-    """Run for `secs` or longer, until each kind of pause has been, stop the run, and return what became of it."""
+    """Run for `secs` or longer, until each kind of pause has been, stop the run, and return what became of it.
+
+    Args:
+      workdir: of the run.
+      plan: its protocol.
+      more: further flags.
+      secs: how long pauses follow one another, at least.
+      seed: of everything that is drawn.
+      kinds: kinds of pauses.
+      longest_secs: longest pause.
+    """
     rng, counts, paused = random.Random(f"{seed} {plan}"), Counter[str](), 0.0
-    flags = [f"--plan={plan}", f"--workers={WORKERS}", "--set=workload=100000000", "--checkpoint_secs=2"]
+    flags = [f"--plan={plan}", f"--workers={WORKERS}", "--set=workload=100000000", "--checkpoint_secs=2", *more]
     with Job(workdir, CONFIG, *flags, planted="data_and_disk_pause") as job:
         job.until_units(1)
         until = SYSTEM_CLOCK.monotonic() + secs
@@ -121,13 +131,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--secs", type=float, default=1800.0, help="how long, all protocols together")
     parser.add_argument("--seed", type=int, default=1, help="of everything that is drawn")
+    parser.add_argument(
+        "--flag", action="append", default=[], help="a further flag of each run, for example --link=tcp"
+    )
     parser.add_argument("--plans", default=",".join(PLANS), help="protocols, separated by commas")
     given = parser.parse_args()
     plans, outcomes = given.plans.split(","), list[Outcome]()
     print(TITLE)
     with tempfile.TemporaryDirectory() as folder:
         for plan in plans:
-            outcome = pauses_at_random(Path(folder) / plan, plan, secs=given.secs / len(plans), seed=given.seed)
+            secs = given.secs / len(plans)
+            outcome = pauses_at_random(Path(folder) / plan, plan, *given.flag, secs=secs, seed=given.seed)
             outcomes.append(outcome)
             print(outcome, flush=True)
     return 0 if all(outcome.is_good for outcome in outcomes) else 1
