@@ -113,7 +113,7 @@ def serve(megabytes: float, folder: Path) -> None:
     start = SnapshotBuffer(programs.state_layout)
     start.pack(jax.device_get(state))
     snapshot = start.finalize(NO_PHASE, sequence=0, applied=())
-    warm_up(programs, jax.local_devices()[0])
+    warm_up(programs)
     pool, completed = ParameterPool(programs.parameters_layout, transport.allocate), threading.Event()
     primary = Primary(programs, pool, lambda address: start, SYSTEM_CLOCK, NullApplyLog(), completed)
     primary.enter(

@@ -275,8 +275,10 @@ class _NnxModel:
     ) -> tuple[Callable[..., jax.Array], Callable[[], Tree]]:
         """Return what predicts, and a function that returns the model state after it; `key` None: evaluation."""
         module, before = self._module(params, model_state, key)
-        told = self._flags is not None or (callable(module) and takes_flags(type(module).__call__))
-        predict = functools.partial(self._tell, module, params, model_state, key) if told else module
+        predict: Callable[..., Any] = module
+        takes = self._flags is not None or (callable(module) and takes_flags(type(module).__call__))
+        if takes:
+            predict = functools.partial(self._tell, module, params, model_state, key)
         return predict, lambda: _state_after(module, before, model_state)
 
     def _module(self, params: Tree, model_state: Tree, key: jax.Array | None) -> tuple[Any, FlatState]:
@@ -316,7 +318,8 @@ class _NnxModel:
 
     def model(self, params: Tree, model_state: Tree) -> nnx.Module:
         """Return the module with these values, under `eval()`; its Rng variables begin anew."""
-        module, _ = self._module(*jax.tree.map(jnp.asarray, (params, model_state)), None)
+        params, model_state = jax.tree.map(jnp.asarray, (params, model_state))
+        module, _ = self._module(params, model_state, None)
         return module
 
     def axes(self) -> dict[str, tuple[Any, ...]]:
@@ -441,7 +444,7 @@ def _fill(flat_state: FlatState, tree: Tree) -> list[tuple[tuple[Any, ...], Any]
     ]
 
 
-def _state_after(module: nnx.Module, before: FlatState, model_state: Tree) -> Tree:
+def _state_after(module: Any, before: FlatState, model_state: Tree) -> Tree:
     """Return the model state that calls have left in a module.
 
     Args:

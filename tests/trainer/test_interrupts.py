@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from hybridsync import Trainer
+from hybridsync.telemetry.metrics import Metrics
 from tests.tasks import plain_sgd, tally_task
 from tests.trainers import NEVER, is_exact, tally_trainer
 
@@ -43,8 +45,9 @@ def signalling(send: Callable[[], None], plan: str, workdir: Any = None, at: int
     return Trainer(task, plain_sgd(), workload=WORKLOAD, unit_size=1, progress=False, **fields)
 
 
-def interrupt() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+def interrupt(times: int = 1) -> None:
+    for _ in range(times):
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def is_saved(workdir: Any, applied: int) -> bool:
@@ -69,7 +72,7 @@ def handlers_are_as_before() -> Iterator[None]:
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("plan", PLANS)
 def test_ctrl_c_saves_and_returns_the_result(plan: str, times: int, tmp_path):
-    result = signalling(lambda: [interrupt() for _ in range(times)], plan, tmp_path / "run").fit()
+    result = signalling(functools.partial(interrupt, times), plan, tmp_path / "run").fit()
     assert result.summary.exit == "preempted" and 0 < result.summary.units.applied < WORKLOAD
     assert is_saved(tmp_path / "run", result.summary.units.applied)
 
@@ -83,7 +86,13 @@ def test_without_a_workdir_the_result_of_ctrl_c_has_the_state():
 
 def test_ctrl_c_in_a_hook_saves_and_the_hook_goes_on(tmp_path):
     trainer, seen = tally_trainer("asp", WORKLOAD, workdir=tmp_path / "run", workers=2), []
-    trainer.add_hook(lambda metrics: (seen or interrupt(), seen.append(metrics.units)), every=50)
+
+    def hook(metrics: Metrics) -> None:
+        if not seen:
+            interrupt()
+        seen.append(metrics.units)
+
+    trainer.add_hook(hook, every=50)
     stopped = trainer.fit().summary
     assert stopped.exit == "preempted" and seen and is_saved(tmp_path / "run", stopped.units.applied)
 

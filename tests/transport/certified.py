@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
+from hybridsync.interfaces.ports import EvaluatorPort
 from hybridsync.security.certificates import Authority
 from hybridsync.security.identity import CHIEF, SERVER, WORKER
 from hybridsync.security.keyring import Keyring
@@ -57,6 +58,9 @@ class CertifiedTransport:
 
     def peer(self, address: str, state_bytes: int) -> PeerLink:
         return self._of[SERVER, 0].peer(address, state_bytes)
+
+    def evaluator(self, address: str, state_bytes: int) -> EvaluatorPort:
+        return self._of[CHIEF, 0].evaluator(address, state_bytes)
 
     def link(self, servers: Sequence[str], parts: Sequence[Part]) -> ServerLink:
         """Return a link of worker 0; the third one is worker 1's."""
