@@ -66,8 +66,14 @@ def _gradient(run: Run, state: TrainState, batch: HostBatch) -> str:
     shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in batch.items()}
     parameters = Parameters(state.params, state.model_state)
     with _trying("the gradient of Task.loss", TaskError):  # rules for its derivative are the user's, too
-        trace = run.shared_device.traced(traced_unit_gradient)  # a model may ask for the mesh
-        return digest(trace(run.task, run.optimizer.clip, parameters, shapes))
+        arguments = run.task, run.optimizer.clip, parameters, shapes
+        try:
+            return digest(traced_unit_gradient(*arguments))
+        except TaskError:
+            # A model may ask for the mesh. Others are traced without it, so that a resume may have another one.
+            if not run.shared_device.axes:
+                raise
+            return digest(run.shared_device.traced(traced_unit_gradient)(*arguments))
 
 
 def _try_evaluation(run: Run, state: TrainState) -> None:
