@@ -416,6 +416,8 @@ def _announced(program: Callable[..., Any]) -> Callable[..., Any]:
         current().compiling()
         return program(*args, **named)
 
+    if isinstance(program, functools.partial):  # which has no name; a compiled program is known by it
+        traced.__name__ = program.func.__name__
     return traced
 
 
