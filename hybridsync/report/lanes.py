@@ -129,11 +129,11 @@ def draw_stalls(runs: Sequence[RunModel]) -> str:
 
 
 def _stall_said(stall: Stall) -> str:
-    """Return a stall's figures; the bar below it is of the stages, which updates may overlap."""
+    """Return a stall's figures; its stages, of which the bar below it is, may lie within the one unit's time."""
     said = "stall " + (millis(stall.secs) if stall.secs is not None else "unknown")
     stages = sum(stall.stages.values())
     if stall.secs is not None and stages > 1.05 * stall.secs + 1e-3:
-        said += f" of {millis(stages)} in stages: updates went on meanwhile"
+        said += f" beyond one unit's time, its stages took {millis(stages)}"
     return said + (f", compile {millis(stall.compile_secs)}" if stall.compile_secs else "")
 
 

@@ -80,6 +80,17 @@ def test_a_stall_divides_into_its_stages_and_the_rest(tmp_path: Path) -> None:
     assert (stall.secs, stall.compile_secs, stall.commit_secs) == (0.1, 0.2, 0.3)
 
 
+def test_short_rest_at_the_end_of_an_older_record_is_in_no_line(tmp_path: Path) -> None:
+    record = read_run(completed(tmp_path / "run"), "run")
+    lines = [{key: value for key, value in line.items() if key != "secs"} for line in record.metrics]
+    times = (1.0, 2.0, 3.0, 3.25)
+    older = model(dataclasses.replace(record, metrics=[{**line, "t": t} for line, t in zip(lines, times, strict=True)]))
+    assert [t for t, _ in older.line("t", lambda line: line["examples_per_sec"])] == [1.0, 2.0, 3.0]
+    joined = [{**line, "t": t, "secs": 1.25} for line, t in zip(lines, times, strict=True)]
+    ours = model(dataclasses.replace(record, metrics=joined))
+    assert [t for t, _ in ours.line("t", lambda line: line["examples_per_sec"])] == [*times]
+
+
 def test_stages_longer_than_the_stall_leave_no_rest(tmp_path: Path) -> None:
     written_run = WrittenRun(tmp_path / "run")
     written_run.start()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hybridsync.report.charts import Chart, Line, draw
 from hybridsync.report.page import page
 from hybridsync.report.reading import read_runs
 from tests.report.workdirs import WrittenRun, completed
@@ -175,3 +176,29 @@ def test_of_many_switches_the_longest_are_drawn_and_all_are_in_the_table(tmp_pat
     assert "The 20 longest of 30." in text
     assert text.count('class="row"') == 20
     assert text.count("<td>bsp to asp</td>") + text.count("<td>asp to asp</td>") == 30
+
+
+def test_stall_within_one_units_time_says_how_long_its_stages_took(tmp_path: Path) -> None:
+    written_run = WrittenRun(tmp_path / "run")
+    written_run.start()
+    written_run.phase("bsp", 0, "start")
+    written_run.phase("asp", 100)
+    written_run.switch(100, 0.0)
+    written_run.finish()
+    assert "stall 0 ms beyond one unit's time, its stages took 65 ms" in Outline(_page(written_run.workdir)).text
+
+
+def test_events_are_named_in_words(tmp_path: Path) -> None:
+    text = Outline(_page(completed(tmp_path / "run"))).text
+    assert "straggler flagged" in text and "role lost" in text and "role_lost" not in text
+
+
+def test_axis_of_accuracy_begins_where_runs_have_settled(tmp_path: Path) -> None:
+    points = [(0.0, 0.1), (4.0, 0.94), (8.0, 0.97)]
+    chart = Chart("Accuracy", "time", [Line("a", 0, 0, "marked", points)], from_zero=False, settled=True)
+    text = Outline(draw(chart)).text
+    assert "0.94" in text and "0.2" not in text
+    early = Chart(
+        "Accuracy", "time", [Line("a", 0, 0, "marked", points[:1])], x_high=8.0, from_zero=False, settled=True
+    )
+    assert "0.1" in Outline(draw(early)).text, "where there is nothing later"
