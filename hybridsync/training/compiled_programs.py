@@ -203,7 +203,10 @@ class Programs:
         return batch
 
     def _check_batch(self, unit: int, batch: dict[str, np.ndarray]) -> None:
-        """Refuse a unit that is not full, or not of unit 0's types: every figure counts units of `unit_size`."""
+        """Refuse a unit that is not full, or not of unit 0's fields and types: figures count units of `unit_size`.
+
+        Its other dimensions may differ, as those of sequences of several lengths do; each shape is compiled once.
+        """
         for name, field in batch.items():
             if (examples := field.shape[0] if field.ndim else 0) != self.unit_size:
                 raise TaskError(
@@ -211,13 +214,15 @@ class Programs:
                     f"its field {name!r} as {describe(field.dtype, field.shape)}; serve every unit in full, the last "
                     "one of a pass with the first examples of the next"
                 )
-        found = {name: describe(field.dtype, field.shape) for name, field in batch.items()}
-        expected = {name: describe(dtype, shape) for name, (shape, dtype) in self._fields.items()} or found
+        found = {name: (field.ndim, field.dtype) for name, field in batch.items()}
+        expected = {name: (len(shape), dtype) for name, (shape, dtype) in self._fields.items()} or found
         for name in [*expected, *found]:
             if found.get(name) != expected.get(name):
+                here = describe(batch[name].dtype, batch[name].shape) if name in found else "absent"
+                first = describe(*reversed(self._fields[name])) if name in expected else "absent"
                 raise TaskError(
-                    f"unit {unit} has the field {name!r} as {found.get(name, 'absent')}, unit 0 as "
-                    f"{expected.get(name, 'absent')}: the source's batch() must return the same fields for every unit"
+                    f"unit {unit} has the field {name!r} as {here}, unit 0 as {first}: the source's batch() must "
+                    "return the same fields for every unit, with the same types and numbers of dimensions"
                 )
 
     def gradient(self, parameters: Parameters, unit: int, wire: str = FLOAT32, worker: int = 0) -> Any:

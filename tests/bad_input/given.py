@@ -12,6 +12,7 @@ FRESH = ("--workdir=FOLDER/fresh",)
 HERE = ("--runtime=inprocess",)
 GRAMMAR = r"write name\[\(key=value,\.\.\.\)\]\[:share%\], separated by commas; for example bsp:12\.5%,asp"
 OTHER = "use the earlier value or a fresh workdir"
+TRAINS_OTHERWISE = OTHER + r", or pass --accept_changes \(Trainer\(accept_changes=True\)\) to train on with the new one"
 
 
 @dataclass(frozen=True)

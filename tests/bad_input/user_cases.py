@@ -18,7 +18,7 @@ import numpy as np
 from hybridsync.storage.checkpoints import CheckpointStore, manifest
 from hybridsync.storage.durable import WorkdirLock
 from tests.bad_input.data_cases import DATA
-from tests.bad_input.given import FRESH, GRAMMAR, HERE, OTHER, Given, swap, values, write_config
+from tests.bad_input.given import FRESH, GRAMMAR, HERE, OTHER, TRAINS_OTHERWISE, Given, swap, values, write_config
 from tests.bad_input.place import PID, Place, flip
 
 
@@ -64,7 +64,7 @@ CONFIG = [
         r"Task\.from_linen or Task\(init, loss, source\)",
         swap("    return Task(", "    Task(")),
     Given("a file whose model cannot be made", (*HERE, *values("model.width=-1"), *FRESH),
-        r"task\.init raised TypeError: .* nonnegative, got \(-1,\)\.; correct the model or its values"),
+        r"task\.init raised FOLDER/small.py, line \d+: TypeError: .* nonnegative, got \(-1,\)\.; correct it"),
     Given("an unknown key", values("optimizer.momentun=0.5"),
         r"unknown configuration key 'optimizer\.momentun'; did you mean 'optimizer\.momentum'\?"),
     Given("an unknown key of the file's own", values("model.widht=5"),
@@ -373,9 +373,10 @@ CHECKPOINT = [
     Given("another optimizer", values("optimizer.name=adamw", "optimizer.momentum=0"),
         r"this run cannot go on with another optimizer\.momentum: it was started with 0\.9, the configuration says "
         r"0\.0; another optimizer\.name: it was started with sgd, the configuration says adamw; "
-        f"{OTHER}"),
+        f"{TRAINS_OTHERWISE}"),
     Given("another model", values("model.width=5"),
-        rf"this run cannot go on with another model\.width: it was started with 4, the configuration says 5; {OTHER}"),
+        r"this run cannot go on with another model\.width: it was started with 4, the configuration says 5; "
+        f"{TRAINS_OTHERWISE}"),
     Given("other data", values("data.length=8"),
         rf"this run cannot go on with another data\.length: it was started with 16, the configuration says 8; {OTHER}"),
     Given("another unit size", values("unit_size=16"),
