@@ -198,7 +198,7 @@ def worker_2_dies_while_a_mesh_connects() -> None:
 
 
 def workdir_of_the_run() -> Path:
-    (workdir,) = (flag.partition("=")[2] for flag in sys.argv if flag.startswith("--workdir="))
+    *_, workdir = (flag.partition("=")[2] for flag in sys.argv if flag.startswith("--workdir="))  # as made whole
     return Path(workdir)
 
 
