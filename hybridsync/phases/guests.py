@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import printable
-from hybridsync.core.user_code import told
+from hybridsync.core.user_code import explain
 
 T = TypeVar("T")
 
@@ -58,9 +58,9 @@ class Guests:
             return work()
         except KeyboardInterrupt as error:
             self._stop()
-            self.failed(name, told(error, place_of(function)), "the run saves and stops")
+            self.failed(name, explain(error, place_of(function)), "the run saves and stops")
         except BaseException as error:  # noqa: BLE001 a guest ends nothing, whatever it raises
-            self.failed(name, told(error, place_of(function)))
+            self.failed(name, explain(error, place_of(function)))
         finally:
             self.seconds[name] += self._clock.monotonic() - started
         return default
