@@ -46,6 +46,7 @@ from hybridsync.training.state import TrainState
 from hybridsync.training.task import Task
 from hybridsync.workdir.auto_plan import is_auto, job_of_run, recall
 from hybridsync.workdir.opening import AlreadyCompleted, Resume, open_run
+from hybridsync.workdir.resuming import Allowed
 
 LOOK_SECS = 1.0
 """Between two looks at whether a run whose metrics are waited for has ended."""
@@ -164,7 +165,7 @@ class Trainer:
             raise ConfigError(f"resume must be one of {', '.join(get_args(Resume))}, got {resume!r}; correct it")
         self._resume: Resume = resume
         self._init_from = _path(init_from)
-        self._allowed: dict[str, Any] = {"convert_units": convert_units, "accept_changes": accept_changes}
+        self._allowed: Allowed = {"convert_units": convert_units, "accept_changes": accept_changes}
         self._progress = progress
         self._hooks: list[tuple[Hook, int]] = []
         self._chief: Chief | None = None

@@ -33,6 +33,7 @@ from hybridsync.training.run import Run
 from hybridsync.transport.directory import Directory
 from hybridsync.transport.link import Services, Transport
 from hybridsync.workdir.opening import AlreadyCompleted, Opening, Resume, open_run
+from hybridsync.workdir.resuming import Allowed
 
 TELL_SECS = 5.0
 """How long the chief waits for roles to hear that the run is over; they report every half second."""
@@ -43,7 +44,7 @@ def run_chief(
     *,
     resume: Resume,
     init_from: Path | None,
-    allowed: Mapping[str, bool],
+    allowed: Allowed,
     address: str,
     keys: Keyring,
     user_keys: Keyring,

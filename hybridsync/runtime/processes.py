@@ -47,7 +47,7 @@ from hybridsync.security.key_files import KeyFiles
 from hybridsync.security.keyring import Keyring
 from hybridsync.storage.durable import HeldLock, WorkdirLock, make_directory
 from hybridsync.telemetry.prometheus import check_metrics_place
-from hybridsync.workdir.resuming import Resume, check_init_from, check_workdir, continued
+from hybridsync.workdir.resuming import Allowed, Resume, check_init_from, check_workdir, continued
 
 if TYPE_CHECKING:
     from hybridsync.interfaces.ports import HeadPort, SupervisorPort
@@ -160,7 +160,7 @@ class Launch:
         return self.bind or (LOOPBACK if self.port else "")
 
     @property
-    def allowed(self) -> dict[str, Any]:
+    def allowed(self) -> Allowed:
         """Return which changes a resume may make."""
         return {"convert_units": self.convert_units, "accept_changes": self.accept_changes}
 

@@ -36,7 +36,7 @@ from hybridsync.telemetry.summary import read_config, read_identity, read_summar
 from hybridsync.training.run import Run
 from hybridsync.training.snapshot import SnapshotBuffer
 from hybridsync.training.state import TrainState
-from hybridsync.workdir.resuming import CHECKPOINTS, Resume, check_init_from, check_record, check_workdir
+from hybridsync.workdir.resuming import CHECKPOINTS, Allowed, Resume, check_init_from, check_record, check_workdir
 from hybridsync.workdir.trained import TRACED_BY, Trained, changes
 from hybridsync.workdir.trial import gradient_digest, try_functions
 
@@ -196,7 +196,8 @@ def open_run(
     """
     if run.workdir is None and resume == "must":
         raise ResumeError("resume is 'must', but the run has no workdir to resume from; name one")
-    allowed, used = {"convert_units": convert_units, "accept_changes": accept_changes}, None
+    allowed: Allowed = {"convert_units": convert_units, "accept_changes": accept_changes}
+    used = None
     if run.workdir is not None:
         used = check_workdir(run.workdir, run.config, resume=resume, **allowed)
     if init_from is not None and used is None:  # before the workdir is made, so that a refusal leaves no trace
@@ -226,7 +227,7 @@ def _open_locked(
     lock: WorkdirLock,
     resume: Resume,
     init_from: Path | None,
-    allowed: Mapping[str, bool],
+    allowed: Allowed,
     trained: Trained | None,
     check_order: CheckOrder,
 ) -> Opening:

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from hybridsync.config import RunConfig, check_resumable
 from hybridsync.core.errors import CheckpointError, ResumeError, WorkdirError
@@ -27,6 +27,15 @@ from hybridsync.telemetry.timeline import TIMELINE_FILE
 from hybridsync.telemetry.timeline_part import PART_FILE
 
 Resume = Literal["auto", "must", "never"]
+
+
+class Allowed(TypedDict):
+    """Which changes a resume may make: units of another size; another model, loss or optimizer."""
+
+    convert_units: bool
+    accept_changes: bool
+
+
 CHECKPOINTS = "checkpoints"
 
 CONTROL_FILE = "control.json"

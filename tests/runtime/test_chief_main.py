@@ -30,7 +30,7 @@ def test_a_chief_that_cannot_serve_its_metrics_leaves_no_token(tmp_path: Path) -
                 run,
                 resume="never",
                 init_from=None,
-                allowed={},
+                allowed={"convert_units": False, "accept_changes": False},
                 address=at_socket(Path(folder) / "chief"),
                 keys=Keyring("the run's token"),
                 user_keys=Keyring("the run's token"),
