@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hybridsync.config import CheckpointConfig, HangConfig, TelemetryConfig
-from hybridsync.core.errors import CheckpointError, Diverged, HybridSyncError
+from hybridsync.core.errors import CheckpointError, Diverged, HybridSyncError, RoleLost
 from hybridsync.simulator.arithmetic import Counting
 from hybridsync.simulator.event_loop import Loop, VirtualClock
 from hybridsync.simulator.fake_io import Workdir
@@ -118,6 +118,10 @@ def _live(simulated: SimulatedCluster, checks: Checks) -> str:
         return "unsaved"
     except Diverged:
         return "diverged"
+    except RoleLost as error:  # asked to stop, it lost who held the newest state: the next start repeats those units
+        if simulated.scenario.preempt_secs == math.inf:
+            raise checks.fail(f"the run failed: {error}") from error
+        return "unsaved"
     except HybridSyncError as error:
         raise checks.fail(f"the run failed: {type(error).__name__}: {error}") from error
     except Violation:
