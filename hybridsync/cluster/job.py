@@ -94,7 +94,7 @@ def check_workdir_path(workdir: str) -> None:
     """
     if not workdir.startswith("/"):
         raise ConfigError(
-            f"--workdir={workdir} is no whole path, and every host has to find the same folder; write its whole path, "
+            f"--workdir={workdir} is relative, and every host has to find the same folder; write its whole path, "
             f'on a file system that all hosts share, such as --workdir="$PWD/{workdir.removeprefix("~/")}"'
         )
 

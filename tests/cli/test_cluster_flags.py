@@ -36,7 +36,7 @@ REFUSED = [
     (["--cluster=ssh", "--hosts=HOSTS", "--certs=c", "--bind=127.0.0.1"], "--bind=127.0.0.1 is for one host; on"),
     (
         ["--cluster=ssh", "--hosts=HOSTS", "--workdir=runs/a"],
-        "--workdir=runs/a is no whole path, and every host has to find",
+        "--workdir=runs/a is relative, and every host has to find",
     ),
 ]
 
