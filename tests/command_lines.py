@@ -45,18 +45,19 @@ class CommandLines:
 
 
 @contextmanager
-def command_lines(folder: Path, name: str, *imported: str) -> Iterator[CommandLines]:
+def command_lines(folder: Path, name: str, *imported: str, cwd: Path = ROOT) -> Iterator[CommandLines]:
     """Have a subcommand ready.
 
     Args:
       folder: for what a call prints.
       name: of the subcommand.
       imported: modules that its calls import and that are imported here once. None may start a thread or a backend.
+      cwd: folder in which the calls run.
     """
     with subprocess.Popen(
         [sys.executable, "-m", "tests.command_lines", name, *imported],
-        cwd=ROOT,
-        env=users_environment(),
+        cwd=cwd,
+        env=users_environment() | {"PYTHONPATH": os.fspath(ROOT)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

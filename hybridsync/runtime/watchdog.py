@@ -57,6 +57,7 @@ class Watchdog:
       floor_secs: minimum of all limits, in seconds.
       clock: clock for the limits.
       leave: ends the process.
+      act: called with what is overdue, once until there is progress; None for `end_process`.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class Watchdog:
         floor_secs: float = FLOOR_SECS,
         clock: Clock = SYSTEM_CLOCK,
         leave: Callable[[int], object] = os._exit,
+        act: Callable[[list[Overdue]], object] | None = None,
     ) -> None:
         self._who, self._tell, self._leave = who, tell, leave
+        self._act = act or self.end_process
         self._now = clock.monotonic
         self._tick_secs = min(LONGEST_TICK_SECS, floor_secs / LOOKS)
         self._judge = Judge(floor_secs, self._tick_secs, self._now())
@@ -140,19 +143,35 @@ class Watchdog:
         return self._judge.overdue(now, ((thread, piece) for thread, stack in stacks for piece in stack[-1:]))
 
     def _watch(self) -> None:
+        acted = False
         while not self._stop.wait(self._tick_secs):
-            if overdue := self.find_overdue():
-                self.end_process(overdue)
-                return
+            overdue = self.find_overdue()
+            if overdue and not acted:
+                self._act(overdue)
+            acted = bool(overdue)
 
     def end_process(self, overdue: list[Overdue]) -> None:
         """Leave the stacks of all threads in the log, say what is overdue, and end this process."""
         told = f"the watchdog ends {self._who}: {'; '.join(map(str, overdue))}"
-        where = ", ".join(f"0x{each.thread:016x}" for each in overdue)
         try:
-            # Not through `logging`: the thread that hangs may hold its lock.
-            os.write(2, f"{told}. Stacks of all threads follow; what is overdue runs in {where}:\n".encode())
-            faulthandler.dump_traceback(file=2, all_threads=True)
+            write_stacks(2, told, overdue)
             self._tell(told)
         finally:
-            self._leave(EXIT_FAILED)
+            self.leave()
+
+    def leave(self) -> None:
+        """End this process."""
+        self._leave(EXIT_FAILED)
+
+
+def write_stacks(file: int, text: str, overdue: list[Overdue]) -> None:
+    """Write a text and the stacks of all threads. Not through `logging`: the thread that hangs may hold its lock.
+
+    Args:
+      file: descriptor to write to.
+      text: first line, without its end.
+      overdue: the work that is overdue, whose threads are named.
+    """
+    where = ", ".join(f"0x{each.thread:016x}" for each in overdue)
+    os.write(file, f"{text}. Stacks of all threads follow; what is overdue runs in {where}:\n".encode())
+    faulthandler.dump_traceback(file=file, all_threads=True)

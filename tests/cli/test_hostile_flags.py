@@ -29,7 +29,7 @@ VALUES = (
     "/dev/null/x",
     300 * "é",
 )
-TALLY = ("--config=configs/tally.py", "--set=workload=20")
+TALLY = (f"--config={ROOT}/configs/tally.py", "--set=workload=20")
 EXIT_CODES = (0, 1, 70, 130)
 
 BASES: dict[str, Callable[[Path], Sequence[str]]] = {
@@ -71,7 +71,7 @@ def test_no_flag_ends_in_a_traceback(command: str, tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "chief-0.log").write_text("a line\n")
     faults = {}
-    with command_lines(tmp_path, command, *IMPORTED.get(command, ())) as answer:
+    with command_lines(tmp_path, command, *IMPORTED.get(command, ()), cwd=tmp_path) as answer:
         for flag in flags_of(command):
             for value in VALUES:
                 done = answer(*BASES[command](tmp_path), f"--{flag}={value}")
