@@ -404,7 +404,7 @@ def test_the_command_prints_the_difference_and_ends_with_1(command: CommandLines
     (copied / "config.json").write_text(json.dumps(config))
     refused = command(str(copied))
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr.startswith("error: there is no configuration file 'configs/moved.py'")
+    assert refused.stderr.startswith(f"error: there is no configuration file '{Path('configs/moved.py').resolve()}'")
     assert refused.stderr.count("\n") == 1
     done = command(str(copied), f"--config={DIGITS}")
     assert (done.returncode, done.stderr) == (1, "")
