@@ -103,6 +103,7 @@ class Supervisor:
         self._crash_loop = CrashLoop()
         self._over = self._asked = False
         self._asked_by = ""  # who or what, for the user; "" for the run's user, to whom the chief has answered
+        self._refused = False  # a role has met a mistake of the run's user
         self._num_signals = 0
         self._broken_off = False
         self._parent = Parent()
@@ -369,8 +370,7 @@ class Supervisor:
         elif self._leaving is not None:
             return
         elif role.exit_code == EXIT_REFUSED:
-            self._say(f"error: {role.error}")
-            self._exit_code = EXIT_REFUSED
+            self._refuse(role, role.lost(reason, -1, SYSTEM_CLOCK.wall()))
         # A role is told to leave at the end of the run alone, and the chief says that first. Any other end is a loss,
         # whatever the exit code: user code may have called `exit(0)`.
         elif self._over:
@@ -390,6 +390,14 @@ class Supervisor:
                 self._fail(f"{role.name} fails again and again ({reason}); correct that, then {_RESUME}", name)
             elif not self._asked:
                 self._start_again(role.role, role.role_id, f"restart after {reason}")
+
+    def _refuse(self, role: RunningRole, event: RoleEvent) -> None:
+        """End the run for a mistake of its user's that a role has met, and have the chief save what there is."""
+        self._say(f"error: {role.error}")
+        self._refused = True
+        if not self._asked:
+            self._outbox.report_lost(event)  # the chief waits for it no longer
+            self._asked, self._asked_by = True, f"{role.name} refuses to go on"
 
     def _not_started(self, event: NotStarted) -> None:
         """Give up a role that could not be started; one that is no worker ends the run.
@@ -435,6 +443,7 @@ class Supervisor:
         if role.error and not role.stood_secs:
             self._say(f"error: {role.error}")
         if self._chief_address:
+            code = EXIT_REFUSED if self._refused and code == EXIT_PREEMPTED else code
             self._leaving = code, SYSTEM_CLOCK.monotonic() + self._spec.grace_secs
             self._agent.discard()
         else:  # the others wait for its address

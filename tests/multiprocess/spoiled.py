@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Spoiled(tally.TallyModel):
-    """What is spoiled: units u with u % 10 == `not_finite`, and the units `raises` and `crashes`; -1 for none."""
+    """What is spoiled: units u with u % 10 == `not_finite`, the units `raises`, `crashes` and `short`; -1 for none."""
 
     not_finite: int = -1
     raises: int = -1
     crashes: int = -1
+    short: int = -1
 
 
 def config() -> RunConfig:
@@ -44,7 +45,8 @@ def task(config: RunConfig) -> Task:
                 os.kill(os.getpid(), signal.SIGSEGV)
             if unit == model.raises:
                 raise RuntimeError(f"the examples of unit {unit} are not to be had")
-            return super().batch(unit, **options)
+            batch = super().batch(unit, **options)
+            return {name: field[:0] for name, field in batch.items()} if unit == model.short else batch
 
     def loss(params: Any, model_state: Any, batch: Any, key: Any) -> tuple[Any, Any]:
         value, rest = whole.loss(params, model_state, batch, key)

@@ -61,3 +61,14 @@ def test_a_unit_that_ends_two_workers_is_left_out_and_named(tmp_path: Path, plan
         assert f"ended on it with {reason}" in found["reason"]
         if how == "raises":
             assert "the examples of unit 17 are not to be had" in job.log(f"worker-{found['workers'][0]}")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("plan", ["bsp", pytest.param("asp", marks=pytest.mark.soak)])
+def test_a_short_unit_ends_the_run_by_name_and_what_was_applied_is_saved(tmp_path: Path, plan: str) -> None:
+    with Job(tmp_path / "run", CONFIG, f"--plan={plan}", "--set=model.short=60") as job:
+        assert job.wait() == 1, job.output + job.logs()
+        assert "error: unit 60 has 0 examples, unit_size is 1: the source returned its field 'unit'" in job.output
+        summary = job.summary()
+        assert summary["units"]["applied"] >= 50 and summary["units"]["rolled_back"] == 0
+        assert {event["restart_count"] for event in job.events("role_started") if event["role"] == "worker"} == {0}

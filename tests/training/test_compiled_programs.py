@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import optax
 import pytest
 
 from hybridsync.core.activity import follow
+from hybridsync.core.errors import TaskError
 from hybridsync.data.synthetic import SyntheticSource
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.compiled_programs import Parameters, Programs
@@ -317,3 +319,50 @@ def test_a_worker_is_notified_while_data_are_read_and_once_for_each_shape_that_i
     thread.join(120)
     read = ["reading", "has read"]
     assert noted == [*read, "1", *read, "compiling", "5", *read, "6", *read, "2"]
+
+
+def served(change: Callable[[int, dict[str, np.ndarray]], dict[str, np.ndarray]]) -> Task:
+    """Return a task whose source serves what `change` makes of a unit."""
+
+    class Source(SyntheticSource):
+        def batch(self, unit, **options):
+            return change(unit, super().batch(unit, **options))
+
+    return dataclasses.replace(mlp_task(), source=Source(512, (4, 4, 1), num_classes=4, num_test=64))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda field: field[:7], r"unit 5 has 7 examples, unit_size is 8: .* 'image' as .*\[7,4,4,1\]"),
+        (lambda field: np.concatenate([field, field]), "unit 5 has 16 examples, unit_size is 8"),
+        (lambda field: field[0, 0, 0, 0], "unit 5 has 0 examples, unit_size is 8"),
+        (lambda field: field[:, 0], r"unit 5 has the field 'image' as .*\[8,4,1\], unit 0 as .*\[8,4,4,1\]"),
+        (lambda field: field.astype(np.float16), r"unit 5 has the field 'image' as float16\[8,4,4,1\], unit 0 as "),
+    ],
+)
+def test_a_unit_of_another_shape_or_type_than_the_first_is_refused_by_name(change, message):
+    task = served(lambda unit, batch: {**batch, "image": change(batch["image"])} if unit == 5 else batch)
+    programs = programs_of(task, plain_sgd())
+    assert programs.batch(4).keys() == {"image", "label"}
+    with pytest.raises(TaskError, match=message):
+        programs.batch(5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda batch: {"image": batch["image"]}, r"unit 3 has the field 'label' as absent, unit 0 as uint8\[8\]"),
+        (lambda batch: {**batch, "weight": batch["label"]}, "unit 3 has the field 'weight' as uint8.*unit 0 as absent"),
+    ],
+)
+def test_a_unit_of_other_fields_than_the_first_is_refused_by_name(change, message):
+    programs = programs_of(served(lambda unit, batch: change(batch) if unit == 3 else batch), plain_sgd())
+    with pytest.raises(TaskError, match=message):
+        programs.batch(3)
+
+
+def test_a_first_unit_that_is_short_is_refused_when_the_programs_are_built():
+    task = served(lambda unit, batch: {name: field[:3] for name, field in batch.items()})
+    with pytest.raises(TaskError, match="unit 0 has 3 examples, unit_size is 8"):
+        programs_of(task, plain_sgd())
