@@ -342,8 +342,8 @@ def loses_a_members_gradient(patch):
     """The sum leaves the last member out."""
     original = ThreadCommunicator.__init__
 
-    def without_the_last(self, members, sum_up, *rest):
-        original(self, members, lambda slots: sum_up((*slots[:-1], slots[0])), *rest)
+    def without_the_last(self, members, sum_up, *rest, **named):
+        original(self, members, lambda slots: sum_up((*slots[:-1], slots[0])), *rest, **named)
 
     patch.setattr(ThreadCommunicator, "__init__", without_the_last)
 
