@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from hybridsync.chief.run_control import RunControl
-from hybridsync.core.errors import HybridSyncError, PhaseBroken, Preempted, RoleLost, described
+from hybridsync.core.errors import HybridSyncError, PhaseBroken, Preempted, StoppedShort, described
 from hybridsync.core.work_deadlines import Watching
 from hybridsync.phases import state_machine
 from hybridsync.phases.capture_stage import CaptureStage
@@ -156,7 +156,7 @@ class Controller:
             raise failure
         if not completed and (lost := self._state.lost_at_stop):
             saved, why = self._control.num_applied, self._state.lost_why
-            raise RoleLost(
+            raise StoppedShort(
                 f"asked to stop, the run has saved {saved:,} units, but not the {lost:,} applied after them: {why}; "
                 "run the same command again, which applies them again"
             )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from hybridsync.chief.phase_membership import NOTHING, Doing
@@ -244,8 +245,12 @@ class Recovery:
                     self._control.members.evict(worker, f"its state could not be captured: {error}")
             elif failed:
                 self._control.members.expire()
-                self._control.wait_until(lambda: False, EXPIRE_SECS)
+                live = self._control.members.live_workers()
+                self._control.wait_until(partial(self._has_lost, live), EXPIRE_SECS)
         return None
+
+    def _has_lost(self, workers: Sequence[int]) -> bool:
+        return self._control.members.live_workers() != tuple(workers)
 
     def _holders(self, floor: int, stale: set[int]) -> dict[int, StateVersion]:
         """Return the workers that hold the newest state, if that has at least `floor` units, in order."""

@@ -212,7 +212,10 @@ class SaveSchedule:
         return secs
 
     def _evaluation_is_due(self) -> bool:
-        """Return whether a place has come at which to evaluate; each evaluation waits for the one before it."""
-        if self._evaluations:
+        """Return whether a place has come at which to evaluate; one evaluation at most waits for the one under way.
+
+        Each keeps a whole state in the chief's memory.
+        """
+        if len(self._evaluations) > 1:
             return False
         return self._control.num_applied >= self._next_evaluation

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hybridsync.config import CheckpointConfig, HangConfig, TelemetryConfig
-from hybridsync.core.errors import CheckpointError, Diverged, HybridSyncError, RoleLost
+from hybridsync.core.errors import CheckpointError, Diverged, HybridSyncError, StoppedShort
 from hybridsync.simulator.arithmetic import Counting
 from hybridsync.simulator.event_loop import Loop, VirtualClock
 from hybridsync.simulator.fake_io import Workdir
@@ -61,7 +61,7 @@ def try_schedule(
 ) -> Outcome:
     """Run a schedule and check it.
 
-    A run that is preempted, or ends because its last save fails, is started again, as its user would.
+    A run that is preempted, or ends because its last save fails or lacks units, is started again, as its user would.
 
     Args:
       schedule: schedule to try.
@@ -118,10 +118,10 @@ def _live(simulated: SimulatedCluster, checks: Checks) -> str:
         return "unsaved"
     except Diverged:
         return "diverged"
-    except RoleLost as error:  # asked to stop, it lost who held the newest state: the next start repeats those units
+    except StoppedShort as error:
         if simulated.scenario.preempt_secs == math.inf:
             raise checks.fail(f"the run failed: {error}") from error
-        return "unsaved"
+        return "stopped short"
     except HybridSyncError as error:
         raise checks.fail(f"the run failed: {type(error).__name__}: {error}") from error
     except Violation:

@@ -237,6 +237,10 @@ BUGS = [
 ]
 
 
+SELDOM = {forgets_the_fence: ("asp",)}
+"""Bugs that are seldom met where plans are drawn, and the plans in which they are looked for."""
+
+
 def takes_a_push_however_stale(patch):
     """Nobody counts the updates since a gradient's parameters."""
     patch.setattr(Bounded, "on_push", lambda self, arrival: self._rule.on_push(arrival))
@@ -284,9 +288,10 @@ def find(bug, plans=PLANS, first=0):
 
 @pytest.mark.parametrize(("bug", "finding"), BUGS, ids=lambda part: getattr(part, "__name__", ""))
 def test_a_planted_bug_is_found_within_the_budget(bug, finding):
-    seed, found = find(bug)
+    plans = SELDOM.get(bug, PLANS)
+    seed, found = find(bug, plans)
     assert re.search(finding, found), found
-    try_seed(seed)
+    try_seed(seed, plans)
 
 
 @pytest.mark.parametrize(("bug", "spec", "first"), TOO_STALE)

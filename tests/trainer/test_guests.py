@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,9 @@ def test_an_evaluation_whose_held_out_examples_cannot_be_read_ends_nothing(tmp_p
             return getattr(mlp_task().source, name)
 
         def test_batches(self, size: int) -> Any:
-            raise OSError("the test set is gone")
+            if threading.current_thread().name == "evaluate":  # the run's first look at it is no evaluation
+                raise OSError("the test set is gone")
+            return mlp_task().source.test_batches(size)
 
     result = trainer_of(dataclasses.replace(mlp_task(), source=Unreadable()), tmp_path / "run", unit_size=8).fit()
     assert result.completed and result.accuracy is None
