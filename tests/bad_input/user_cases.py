@@ -313,7 +313,7 @@ COMMAND = [
     Given("shared memory between threads", ("--link=shm", *FRESH, *HERE),
         "--link=shm is for processes, and --runtime=inprocess has threads; leave one of both out"),
     Given("a workdir that is a file", ("--workdir=FOLDER/text.txt",),
-        r"cannot read FOLDER/text\.txt/config\.json: Not a directory; name another workdir"),
+        r"FOLDER/text\.txt is a file, and a run keeps a folder there; move it away, or name another workdir"),
     Given("a workdir below a file, in one process", ("--workdir=FOLDER/text.txt/run", *HERE),
         r"cannot read FOLDER/text\.txt/run/config\.json: Not a directory; name another workdir"),
 ]
