@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
+import sys
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
@@ -345,11 +347,16 @@ def _finite(rate: Any, what: str) -> Any:
     return rate
 
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""Of an object, in its text: another one in each process."""
+
+
 def _stated(value: Any) -> str:
-    if callable(value):  # its repr has an address
+    if callable(value):
         name = getattr(value, "__qualname__", type(value).__qualname__)
         return f"{getattr(value, '__module__', '')}.{name}"
-    return repr(value)
+    with np.printoptions(threshold=sys.maxsize):  # else the middle of a long array is left out
+        return _ADDRESS.sub("", repr(value))
 
 
 def _is_hyperparameter(path: Any) -> bool:

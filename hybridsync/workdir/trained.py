@@ -46,7 +46,8 @@ def changes(
       gradient_of: digest of the gradient now, for units of another size.
     """
     yield from _value_changes(saved["values"], now.values)
-    if saved["unit_size"] == now.unit_size:  # else its places are elsewhere
+    constant = len({*saved["rates"]}) == len({*now.rates}) == 1
+    if saved["unit_size"] == now.unit_size or constant:  # else the places of a schedule are elsewhere
         yield from _rate_changes(saved["rates"], now.rates, workload)
     if not comparable:
         return
@@ -55,7 +56,7 @@ def changes(
         ("gradient (the model, the loss or the augmentation computes something else)", saved["gradient"], gradient),
         ("update (the optimizer's factory computes something else)", saved["update"], now.update),
     ):
-        if before != after:
+        if before and after and before != after:  # a program may have none
             yield f"{what}: its digest was {before}, is {after}"
 
 

@@ -68,12 +68,13 @@ def _gradient(run: Run, state: TrainState, batch: HostBatch) -> str:
     with _trying("the gradient of Task.loss", TaskError):  # rules for its derivative are the user's, too
         arguments = run.task, run.optimizer.clip, parameters, shapes
         try:
-            return digest(traced_unit_gradient(*arguments))
+            traced = traced_unit_gradient(*arguments)
         except TaskError:
             # A model may ask for the mesh. Others are traced without it, so that a resume may have another one.
             if not run.shared_device.axes:
                 raise
-            return digest(run.shared_device.traced(traced_unit_gradient)(*arguments))
+            traced = run.shared_device.traced(traced_unit_gradient)(*arguments)
+    return digest(traced)
 
 
 def _try_evaluation(run: Run, state: TrainState) -> None:
