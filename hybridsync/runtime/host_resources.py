@@ -26,7 +26,7 @@ MOST_THREADS = 1024
 """Of XLA in a role."""
 
 
-_READS_XLA_FLAGS = "import jaxlib._jax; jaxlib._jax.CompileOptions()"
+_READS_XLA_FLAGS = "from hybridsync.collectives.mesh import jax_internals; jax_internals.read_xla_flags()"
 
 
 def check_xla_flags(environment: Mapping[str, str] = os.environ) -> None:

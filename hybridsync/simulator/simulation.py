@@ -163,6 +163,8 @@ def _simulate(
         summary = simulated.run()
     finally:
         recorder.close()
+    if summary.exit == "preempted" and scenario.preempt_secs == math.inf:
+        raise KeyboardInterrupt  # the run has met it and stopped, though its scenario asks for no stop
     if run.workdir is not None and gradients == "real":
         _leave(run.workdir, simulated)
     return Result(

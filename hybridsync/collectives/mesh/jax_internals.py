@@ -23,6 +23,16 @@ def make_service() -> Callable[..., Any]:
     return make
 
 
+def read_xla_flags() -> None:
+    """Have jaxlib read XLA_FLAGS; it ends the process if it meets a flag that it does not know.
+
+    Raises:
+      HybridSyncError: the installed version lacks what reads them.
+    """
+    (options,) = private("jaxlib._jax", "CompileOptions")
+    options()
+
+
 def make_client() -> Callable[..., Any]:
     """Return what makes a client of a coordination service: (address, slot, options).
 
