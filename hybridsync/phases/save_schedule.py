@@ -6,7 +6,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any
 
@@ -195,12 +195,24 @@ class SaveSchedule:
         """Report the evaluations that have ended, or wait for all of them; one that fails, or is late, ends nothing."""
         while self._evaluations and (all_of_them or self._evaluations[0][1].done()):
             units, evaluation = self._evaluations.popleft()
-            what = f"the evaluation at unit {units}"
-            secs = LEAVING_SECS if self._control.preempted else COMMIT_DEADLINE_SECS
-            with self._watchdog.work(what, secs + SLACK_SECS):
-                self._reporter.evaluated(
-                    units, partial(result_within, evaluation, secs, f"it has not ended in {secs:g} s")
-                )
+            what, most_secs = f"the evaluation at unit {units}", COMMIT_DEADLINE_SECS + LEAVING_SECS
+            with self._watchdog.work(what, most_secs + SLACK_SECS):
+                secs = self._await_evaluation(evaluation)
+                late = f"it has not ended in {secs:.0f} s"
+                self._reporter.evaluated(units, partial(result_within, evaluation, 0.0, late))
+
+    def _await_evaluation(self, evaluation: Future) -> float:
+        """Wait for an evaluation, and only a moment more once the run is asked to stop; returns for how many seconds.
+
+        What makes a run fail does not end the wait: the state is saved.
+        """
+        began = self._clock.monotonic()
+        until, is_asked = began + COMMIT_DEADLINE_SECS, False
+        while not evaluation.done() and (now := self._clock.monotonic()) < until:
+            if self._control.preempted and not is_asked:
+                until, is_asked = now + LEAVING_SECS, True
+            wait((evaluation,), TICK_SECS)
+        return self._clock.monotonic() - began
 
     def _await_end(self, commit: Future[Commit], tick: Callable[[], None]) -> float:
         """Wait for a commit until its deadline, which is returned in seconds."""

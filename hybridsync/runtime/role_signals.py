@@ -24,6 +24,8 @@ DEFAULTS = {
 WARNINGS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """A closing terminal sends several, a batch system one of the others (Slurm's --signal), and a SIGTERM after them."""
 Handler = Callable[[int, FrameType | None], object]
+_OUTLIVES = signal.SIG_IGN in (signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGINT))
+"""Whether this command was made to outlive its parent; read before any handler of ours takes the place of SIG_IGN."""
 
 
 @contextlib.contextmanager
@@ -72,9 +74,8 @@ class Parent:
 
     def __init__(self) -> None:
         self._pid = parent = os.getppid()
-        outlives = signal.SIG_IGN in (signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGINT))
         try:
-            if parent <= 1 or outlives or os.getpgid(parent) != os.getpgrp():
+            if parent <= 1 or _OUTLIVES or os.getpgid(parent) != os.getpgrp():
                 self._pid = 0
         except ProcessLookupError:  # it ended in this moment
             pass

@@ -103,7 +103,7 @@ class Supervisor:
         self._crash_loop = CrashLoop()
         self._over = self._asked = False
         self._asked_by = ""  # who or what, for the user; "" for the run's user, to whom the chief has answered
-        self._refused = False  # a role has met a mistake of the run's user
+        self._mistakes = set[str]()  # of the run's user, as roles have met them
         self._num_signals = 0
         self._broken_off = False
         self._parent = Parent()
@@ -201,8 +201,8 @@ class Supervisor:
                 self._fail(f"the chief does not serve after {self._spec.start_secs:g} s", "chief-0")
             if self._exit_code is None:
                 self._begin_or_go_on(now)
-            silent_secs = self._watch_chief(now)
-            if self._exit_code is None:
+            if self._exit_code is None:  # else the chief's end may have come, too, and nobody has heeded it
+                silent_secs = self._watch_chief(now)
                 rotate_if_due(self._spec.keys, self._hosts, self._roles, self._placement, self._say)
                 if self._chief_serves and silent_secs < _CALL_SECS:
                     self._outbox.deliver(self._chief_address)
@@ -393,10 +393,11 @@ class Supervisor:
 
     def _refuse(self, role: RunningRole, event: RoleEvent) -> None:
         """End the run for a mistake of its user's that a role has met, and have the chief save what there is."""
-        self._say(f"error: {role.error}")
-        self._refused = True
+        if role.error not in self._mistakes:  # other roles may meet the same one
+            self._say(f"error: {role.error}")
+        self._mistakes.add(role.error)
+        self._outbox.report_lost(event)  # the chief waits for it no longer
         if not self._asked:
-            self._outbox.report_lost(event)  # the chief waits for it no longer
             self._asked, self._asked_by = True, f"{role.name} refuses to go on"
 
     def _not_started(self, event: NotStarted) -> None:
@@ -443,8 +444,7 @@ class Supervisor:
         if role.error and not role.stood_secs:
             self._say(f"error: {role.error}")
         if self._chief_address:
-            code = EXIT_REFUSED if self._refused and code == EXIT_PREEMPTED else code
-            self._leaving = code, SYSTEM_CLOCK.monotonic() + self._spec.grace_secs
+            self._leaving = self._blamed(code), SYSTEM_CLOCK.monotonic() + self._spec.grace_secs
             self._agent.discard()
         else:  # the others wait for its address
             self._exit_code = code
@@ -491,3 +491,8 @@ class Supervisor:
                 self._hosts.await_end()
         elif now >= self._preempt_deadline:
             self._fail(f"the chief has not saved and left within {self._spec.preempt_secs:g} s; {_RESUME}", "chief-0")
+            self._exit_code = self._blamed(EXIT_FAILED)
+
+    def _blamed(self, code: int) -> int:
+        """Return the exit code of a run that ends with `code`: a mistake of the user's comes before what it led to."""
+        return EXIT_REFUSED if self._mistakes and code in (EXIT_PREEMPTED, EXIT_FAILED) else code

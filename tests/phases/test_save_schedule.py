@@ -16,9 +16,10 @@ from hybridsync.config import CheckpointConfig, RunConfig, TelemetryConfig
 from hybridsync.core.errors import CheckpointError, WaitTimeout
 from hybridsync.interfaces.messages import Snapshot
 from hybridsync.phases import checkpointing as commits_module
+from hybridsync.phases import save_schedule as save_schedule_module
 from hybridsync.phases.checkpointing import Commit
 from hybridsync.phases.reporter import Reporter
-from hybridsync.phases.save_schedule import RETRY_SECS, SaveSchedule
+from hybridsync.phases.save_schedule import LEAVING_SECS, RETRY_SECS, SaveSchedule
 from hybridsync.training.run import Run
 from tests.roles import Start, phase_of
 from tests.tasks import plain_sgd, tally_task
@@ -264,3 +265,27 @@ def test_evaluations_are_told_in_their_order_as_they_end(harness):
     first["evaluation"].set_result({"loss": 1.0})
     harness.saving.collect(all_of_them=True)
     assert [figures for _, figures in harness.reporter.told] == [{"loss": 1.0}, {"loss": 2.0}]
+
+
+@pytest.mark.parametrize("asked_at", [0.0, 300.0, commits_module.COMMIT_DEADLINE_SECS - 1.0, math.inf])
+def test_a_run_that_is_asked_to_stop_waits_for_an_evaluation_but_a_moment_more(harness, monkeypatch, asked_at):
+    began = harness.clock.monotonic()
+
+    def pass_time(futures: Any, secs: float) -> None:
+        harness.clock.advance(1.0)
+        harness.chief.preempted = harness.clock.monotonic() - began >= asked_at
+
+    monkeypatch.setattr(save_schedule_module, "wait", pass_time)
+    harness.chief.preempted = not asked_at
+    harness.submit(evaluate=True)
+    waited = asked_at + LEAVING_SECS if asked_at < math.inf else commits_module.COMMIT_DEADLINE_SECS
+    with pytest.raises(WaitTimeout, match=f"it has not ended in {waited:.0f} s"):
+        harness.saving.collect(all_of_them=True)
+    assert harness.clock.monotonic() - began == waited
+
+
+def test_an_evaluation_that_ends_while_it_is_waited_for_is_told(harness, monkeypatch):
+    evaluation = harness.submit(evaluate=True)["evaluation"]
+    monkeypatch.setattr(save_schedule_module, "wait", lambda futures, secs: evaluation.set_result({"loss": 1.0}))
+    harness.saving.collect(all_of_them=True)
+    assert [figures for _, figures in harness.reporter.told] == [{"loss": 1.0}]

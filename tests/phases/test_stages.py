@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,12 +38,16 @@ WORKLOAD = 64
 
 
 class FakeMembers:
-    """Everybody is there."""
+    """Everybody is there; until leases are looked at after a pause of the chief, some seem silent."""
 
-    def expire(self) -> None: ...
+    def __init__(self) -> None:
+        self.seem_silent: list[tuple[str, int]] = []
+
+    def expire(self) -> None:
+        self.seem_silent = []
 
     def silent(self, secs: float) -> list[tuple[str, int]]:
-        return []
+        return self.seem_silent
 
     def live_workers(self) -> tuple[int, ...]:
         return 0, 1, 2, 3
@@ -97,6 +101,9 @@ class Reporter:
         self.told: list[tuple[Any, ...]] = []
 
     def show_line(self, text: str) -> None: ...
+
+    def suspect_hang(self, role: str, role_id: int, what: str, limit_secs: float, setting: str) -> None:
+        self.told.append(("suspect", role, role_id))
 
     def renewed(self, why: str) -> None: ...
 
@@ -286,6 +293,14 @@ def test_a_last_state_whose_holder_is_gone_is_looked_for_elsewhere():
     harness.state.is_ending, harness.committer.fails = True, [RoleLost("worker 0 does not answer")]
     assert harness.commit() == CommitFailed()
     assert harness.control.broken == "the last state could not be fetched: worker 0 does not answer"
+
+
+@pytest.mark.parametrize("look", [Housekeeping.tick, Housekeeping.look_around])
+def test_nobody_is_suspected_for_a_pause_of_the_chief(look: Callable[[Housekeeping], None]):
+    harness = Harness(phase_of(3))
+    harness.control.members.seem_silent = [("server", 0), ("worker", 1)]
+    look(harness.upkeep)
+    assert harness.reporter.told == []
 
 
 def test_the_primary_alone_hears_once_of_a_worker_that_is_lost():

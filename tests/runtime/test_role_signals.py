@@ -11,14 +11,15 @@ import pytest
 
 INNER = """
 import os, select
-from hybridsync.runtime.role_signals import Parent
+from hybridsync.runtime.role_signals import Parent, handled
 before = os.getppid()
-parent = Parent()
-assert not parent.has_ended()
-print("here", flush=True)
-while os.getppid() == before:
-    select.select([], [], [], 0.01)
-print(parent.has_ended(), flush=True)
+with handled(lambda number, frame: None):  # the command handles signals before it looks for its parent
+    parent = Parent()
+    assert not parent.has_ended()
+    print("here", flush=True)
+    while os.getppid() == before:
+        select.select([], [], [], 0.01)
+    print(parent.has_ended(), flush=True)
 """
 OUTER = """
 import json, signal, subprocess, sys

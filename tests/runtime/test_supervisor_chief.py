@@ -5,10 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
+from typing import Any, NoReturn, cast
 
 import pytest
 
+from hybridsync.core.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_REFUSED
+from hybridsync.interfaces.messages import RoleEvent
+from hybridsync.interfaces.ports import SupervisorPort
 from hybridsync.runtime.crash_loop import MAX_FAILURES
+from hybridsync.runtime.host_messages import Ended
+from hybridsync.runtime.running_role import RunningRole
+from hybridsync.runtime.supervisor import Supervisor
+from hybridsync.runtime.supervisor_spec import SupervisorSpec
 from tests.runtime.supervised import CHIEF, NUM_PROCESSES, Begin, gone, seed_of
 
 
@@ -280,3 +289,96 @@ def test_what_the_chief_did_not_take_is_told_again_in_order(begin: Begin) -> Non
     assert [call["call"] for call in run.calls[:2]] == ["deaf", "deaf"]
     assert list(pids) == [("supervisor", 0), ("chief", 0), ("server", 0), ("worker", 0), ("worker", 1)]
     assert len(run.calls) == 2 + NUM_PROCESSES
+
+
+class Agent:
+    """The supervisor's own host, on which every process has ended by now; the run's hosts as well."""
+
+    def __init__(self) -> None:
+        self.supervisor: Any = None
+        self.num_signals = 0
+        self.logs = self
+
+    def path(self, name: str) -> Path:
+        return Path("absent") / name
+
+    def pulse(self, key: tuple[str, int]) -> NoReturn:
+        raise KeyError(key)
+
+    def wait(self, secs: float, wake_fd: int) -> list[tuple[int, Ended]]:
+        for _ in range(self.num_signals):
+            self.supervisor._on_signal(signal.SIGTERM, None)
+        return [(0, Ended("chief", 0, 100, -signal.SIGKILL, 60.0))]
+
+    def discard(self) -> None: ...
+
+    def await_end(self) -> None: ...
+
+    def kill_all(self) -> None: ...
+
+
+class Chief:
+    """Takes what it is told."""
+
+    def __init__(self) -> None:
+        self.lost: list[int] = []
+
+    def role_lost(self, event: RoleEvent) -> None:
+        self.lost.append(event.id)
+
+    def preempt(self) -> None: ...
+
+
+class Watch:
+    """A supervisor in this process, whose chief and workers have started, and what it has said."""
+
+    def __init__(self, folder: Path, num_workers: int) -> None:
+        self.chief, self.said = Chief(), list[str]()
+        spec, chief = SupervisorSpec((), folder, num_workers, preempt_secs=0.0), cast("SupervisorPort", self.chief)
+        inside: Any = Supervisor(spec, lambda address: chief, self.said.append)
+        self.agent, self.inside = Agent(), inside
+        self.agent.supervisor = inside
+        inside._agent = inside._hosts = self.agent
+        inside._chief_address = CHIEF
+        inside._roles = {("worker", each): RunningRole("worker", each, 0, each, 0) for each in range(num_workers)}
+        inside._roles["chief", 0] = RunningRole("chief", 0, 0, 100, 0)
+
+    def ends(self, role: str, role_id: int, code: int, error: str = "") -> None:
+        ended = self.inside._roles[role, role_id]
+        ended.exit_code, ended.error = code, error
+        self.inside._lost(Ended(role, role_id, ended.pid, code, 60.0))
+
+
+def test_the_chief_hears_of_every_role_that_refuses_and_the_user_once_of_each_reason(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, 4)
+    for worker in range(4):
+        watch.ends("worker", worker, EXIT_REFUSED, f"the loss raised {'KeyError' if worker < 3 else 'TypeError'}")
+    watch.inside._outbox.deliver(CHIEF)
+    assert watch.chief.lost == [0, 1, 2, 3]
+    assert watch.said == ["error: the loss raised KeyError", "error: the loss raised TypeError"]
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 0), (EXIT_PREEMPTED, EXIT_REFUSED), (EXIT_FAILED, EXIT_REFUSED)])
+def test_a_mistake_of_the_users_is_what_the_exit_code_says_whatever_it_led_to(
+    tmp_path: Path, code: int, expected: int
+) -> None:
+    watch = Watch(tmp_path, 1)
+    watch.ends("worker", 0, EXIT_REFUSED, "the loss raised KeyError")
+    watch.ends("chief", 0, code)
+    assert watch.inside._leaving[0] == expected
+
+
+def test_a_mistake_of_the_users_is_what_the_exit_code_says_where_the_chief_does_not_leave(
+    tmp_path: Path,
+) -> None:
+    watch = Watch(tmp_path, 1)
+    watch.ends("worker", 0, EXIT_REFUSED, "the loss raised KeyError")
+    for now in (0.0, 1.0):
+        watch.inside._preempt(now)
+    assert watch.inside._exit_code == EXIT_REFUSED
+
+
+def test_a_second_signal_ends_the_run_though_its_chief_has_just_ended(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, 1)
+    watch.agent.num_signals = 2
+    assert watch.inside._watch(-1) == EXIT_FAILED
