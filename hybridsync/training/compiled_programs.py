@@ -35,7 +35,7 @@ from hybridsync.devices.placement import SHARED_DEVICE, Placement
 from hybridsync.policies.momentum import KEEP, MomentumHandling
 from hybridsync.protocols.base import FLOAT32, Change, Compensation
 from hybridsync.training.buffer_layout import Layout, describe
-from hybridsync.training.model_state import contributed, merged, moving
+from hybridsync.training.model_state import loss_and_contribution, merged, moving
 from hybridsync.training.optimizer import Optimizer, without_momentum
 from hybridsync.training.state import TrainState, abstract_state
 from hybridsync.training.task import Task
@@ -433,8 +433,7 @@ def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch
     batch = task.source.augment(batch, data_key)
 
     def loss(params):
-        value, (_, new_state) = task.loss(params, model_state, batch, model_key)
-        return value, contributed(model_state, new_state)
+        return loss_and_contribution(task, params, model_state, batch, model_key)
 
     (value, (stats, counts)), grads = jax.value_and_grad(loss, has_aux=True)(params)
     grads = jax.tree.map(lambda g: g.astype(jnp.float32), grads)

@@ -4,6 +4,8 @@
     float32, bfloat16, float16                      mean over the units of an update, computed in float32
     int8, int16, int32, uint8, uint16               maximum over the units of an update
 
+What a transformation inside the loss only hands on counts as returned as it was (see `forwarding`).
+
 No other type may change, because no rule gives what a plain loop gives: the error names the leaf and says what to keep
 instead. So do a leaf that is missing or new, and one of another type or shape than before.
 
@@ -17,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
 
 from hybridsync.core.errors import TaskError
 from hybridsync.training.buffer_layout import describe
+from hybridsync.training.forwarding import changed
 
 if TYPE_CHECKING:
     from hybridsync.data.source import HostBatch
@@ -47,27 +51,66 @@ def check_model_state(task: Task, batch: HostBatch) -> None:
     shapes = {name: jax.ShapeDtypeStruct(field.shape, field.dtype) for name, field in batch.items()}
 
     def once(params: Tree, model_state: Tree, batch: Any, key: Any) -> Any:
-        _, (_, after) = task.loss(params, model_state, task.source.augment(batch, key), key)
-        return contributed(model_state, after)
+        return loss_and_contribution(task, params, model_state, task.source.augment(batch, key), key)
 
     jax.eval_shape(once, params, model_state, shapes, key)
 
 
-def contributed(before: Tree, after: Tree) -> tuple[Tree, Tree]:
-    """Return what one unit contributes to the model state: float32 statistics and int32 counts. Traced.
+def loss_and_contribution(
+    task: Task, params: Tree, model_state: Tree, batch: Any, key: Any
+) -> tuple[jax.Array, tuple[Tree, Tree]]:
+    """Return a unit's loss and what it contributes to the model state: float32 statistics, int32 counts. Traced.
 
     Args:
-      before: model state that the loss was called with.
-      after: model state that it returned.
+      task: task of the loss.
+      params: trained parameters.
+      model_state: model state before the unit.
+      batch: the unit's examples.
+      key: the loss's key.
 
     Returns:
-      Two trees of the structure of `before`, with None in place of the leaves that are not of the kind.
+      The loss, and two trees of the structure of `model_state`, with None in place of the leaves not of the kind.
 
     Raises:
       TaskError: see `check_model_state`.
     """
+    expected = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(model_state)}
+
+    def call(leaves: list[Any], params: Tree, batch: Any, key: Any) -> tuple[list[Any], Any]:
+        before = jax.tree.unflatten(jax.tree.structure(model_state), leaves)
+        value, (_, after) = task.loss(params, before, batch, key)
+        return _in_order(expected, after), value
+
+    # The loss is traced alone, since only a program shows what a transformation inside it hands on. Then it is run.
+    inputs = list(expected.values()), params, batch, key
+    program, returned = jax.make_jaxpr(call, return_shape=True)(*inputs)
+    results = jaxpr_as_fun(program)(*jax.tree.leaves(inputs))
+    leaves, value = jax.tree.unflatten(jax.tree.structure(returned), map(jnp.asarray, results))
+    moves = changed(program.jaxpr, inputs[0], leaves)
+    for path, moved in zip(expected, moves, strict=True):
+        if moved and (dtype := jnp.result_type(expected[path])) not in _MEANS + _MAXIMA:
+            raise TaskError(
+                f"the loss changes the model state's leaf {path}, {_type(expected, path)}, and several workers' values "
+                f"of that type cannot be merged: {_advice(dtype)}"
+            )
+
+    def of_kind(kind: tuple[Any, ...], dtype: Any) -> Tree:
+        new = [
+            leaf.astype(dtype) if moved and jnp.result_type(old) in kind else None
+            for old, leaf, moved in zip(inputs[0], leaves, moves, strict=True)
+        ]
+        return jax.tree.unflatten(jax.tree.structure(model_state), new)
+
+    return value, (of_kind(_MEANS, jnp.float32), of_kind(_MAXIMA, jnp.int32))
+
+
+def _in_order(expected: dict[str, Any], after: Tree) -> list[Any]:
+    """Return the leaves of a returned model state in the order of those expected.
+
+    Raises:
+      TaskError: a leaf is missing or new, or of another type or shape.
+    """
     found = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(after)}
-    expected = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(before)}
     for path in [*expected, *found]:
         there, wanted = _type(found, path), _type(expected, path)
         if there != wanted:
@@ -75,22 +118,7 @@ def contributed(before: Tree, after: Tree) -> tuple[Tree, Tree]:
                 f"the loss returns the model state's leaf {path} as {there}, init as {wanted}: return every leaf of "
                 "the model state that it got, of the same type and shape, and no other"
             )
-    moved = {path: leaf for path, leaf in found.items() if leaf is not expected[path]}
-    for path, leaf in moved.items():
-        if (dtype := jnp.result_type(leaf)) not in _MEANS + _MAXIMA:
-            raise TaskError(
-                f"the loss changes the model state's leaf {path}, {_type(found, path)}, and several workers' values of "
-                f"that type cannot be merged: {_advice(dtype)}"
-            )
-
-    def of_kind(kind: tuple[Any, ...], dtype: Any) -> Tree:
-        def leaf_of(path: Any, leaf: Any) -> Any:
-            new = moved.get(_name(path))
-            return jnp.asarray(new).astype(dtype) if new is not None and jnp.result_type(leaf) in kind else None
-
-        return jax.tree_util.tree_map_with_path(leaf_of, before)
-
-    return of_kind(_MEANS, jnp.float32), of_kind(_MAXIMA, jnp.int32)
+    return [found[path] for path in expected]
 
 
 def merged(model_state: Tree, stats: Tree, counts: Tree, blend: jax.Array) -> Tree:
@@ -98,7 +126,7 @@ def merged(model_state: Tree, stats: Tree, counts: Tree, blend: jax.Array) -> Tr
 
     Args:
       model_state: model state before it.
-      stats: mean over the update's units, a tree as `contributed` returns it.
+      stats: mean over the update's units, a tree as `loss_and_contribution` returns it.
       counts: maximum over them, likewise.
       blend: share of the new values: 1 under lock-step, 1/n from one of n asynchronous workers.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections import OrderedDict
 from typing import Any
 
@@ -9,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen, nnx
 
 from hybridsync.core.errors import TaskError
 from hybridsync.data.synthetic import SyntheticSource
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.server.partition import partition
 from hybridsync.training.averaging import averaged_on_one_device
-from hybridsync.training.compiled_programs import Programs
+from hybridsync.training.compiled_programs import Parameters, Programs, _unit_gradient
 from hybridsync.training.model_state import check_model_state
 from hybridsync.training.state import initial_state
 from hybridsync.training.task import Task
@@ -209,3 +212,100 @@ def test_servers_keep_the_state_at_the_first_of_them():
     first, second = partition(programs, 2)
     assert [leaf.path for leaf in first.contribution.layout.leaves if leaf.path.startswith("ints")] == ["ints/calls"]
     assert not [leaf.path for leaf in second.contribution.layout.leaves if leaf.path.startswith(("ints", "stats"))]
+
+
+TABLES = {
+    "bool": jnp.bool_([True, False]),
+    "key": jax.random.key(3),
+    "uint32": jnp.uint32([5]),
+    "complex": jnp.complex64([1j]),
+    "float": jnp.float32([0.1, -jnp.inf]),
+    "bfloat16": jnp.bfloat16([0.1]),
+}
+
+
+class NnxTable(nnx.Module):
+    """Holds constants of every type and statistics, and computes with both."""
+
+    def __init__(self, rngs):
+        self.tables = nnx.Dict({name: nnx.Variable(table) for name, table in TABLES.items()})
+        self.norm, self.scores = nnx.BatchNorm(1, rngs=rngs), nnx.Linear(1, 7, rngs=rngs)
+
+    def __call__(self, x):
+        return self.scores(jnp.where(self.tables["bool"][0], self.norm(x), x))
+
+
+class NnxNet(nnx.Module):
+    def __init__(self, rngs, transform):
+        self.table, self.transform = NnxTable(rngs), transform
+
+    def __call__(self, x):
+        return self.transform(NnxTable.__call__)(self.table, x)
+
+
+class LinenTable(linen.Module):
+    """Does as `NnxTable`."""
+
+    train: bool
+
+    @linen.compact
+    def __call__(self, x):
+        tables = {name: self.variable("tables", name, lambda t=table: t) for name, table in LINEN_TABLES.items()}
+        normed = linen.BatchNorm(use_running_average=not self.train)(x)
+        return linen.Dense(7)(jnp.where(tables["bool"].value[0], normed, x))
+
+
+LINEN_TABLES = {**TABLES, "key": jax.random.key_data(TABLES["key"])}
+
+
+def linen_net(transform: Any) -> linen.Module:
+    class Net(linen.Module):
+        @linen.compact
+        def __call__(self, x, train=False):
+            return transform(LinenTable)(train)(x)
+
+    return Net()
+
+
+def jitted(task: Task) -> Task:
+    return dataclasses.replace(task, loss=jax.jit(task.loss))
+
+
+def layers_scanned(task: Task) -> Task:
+    """Return the task with its loss in loops and branches that carry the model state."""
+
+    def loss(params, model_state, batch, key):
+        def body(state, _):
+            return task.loss(params, state, batch, key)[1][1], None
+
+        state, _ = jax.lax.scan(body, model_state, length=2)
+        state = jax.lax.fori_loop(0, jnp.asarray(2), lambda _, s: body(s, None)[0], state)
+        state = jax.lax.cond(batch["label"][0] > 0, lambda s: s, lambda s: body(s, None)[0], state)
+        return task.loss(params, state, batch, key)
+
+    return dataclasses.replace(task, loss=loss)
+
+
+TRANSFORMED = {
+    "nnx": lambda: Task.from_nnx(lambda rngs: NnxNet(rngs, lambda call: call), SOURCE),
+    "nnx.remat": lambda: Task.from_nnx(lambda rngs: NnxNet(rngs, nnx.remat), SOURCE),
+    "nnx.jit": lambda: Task.from_nnx(lambda rngs: NnxNet(rngs, nnx.jit), SOURCE),
+    "linen": lambda: Task.from_linen(linen_net(lambda layer: layer), SOURCE),
+    "linen.remat": lambda: Task.from_linen(linen_net(linen.remat), SOURCE),
+    "linen.jit": lambda: Task.from_linen(linen_net(linen.jit), SOURCE),
+}
+
+
+@pytest.mark.parametrize("wrap", [lambda task: task, jitted, layers_scanned], ids=["as is", "jit", "loops"])
+@pytest.mark.parametrize("made", TRANSFORMED.values(), ids=TRANSFORMED)
+def test_what_a_transformation_hands_on_does_not_travel_and_statistics_do(made, wrap):
+    task = wrap(made())
+    check_model_state(task, SOURCE.batch(0, unit_size=4, seed=0))
+    params, state = task.init(jax.random.key(0))
+    parameters = Parameters(params, state)
+    batch = {name: jnp.asarray(field) for name, field in SOURCE.batch(0, unit_size=4, seed=0).items()}
+    program = functools.partial(_unit_gradient, task, None)
+    contribution = jax.eval_shape(program, parameters, batch, jnp.int32(0), jax.random.key(0))
+    offered = contribution["floats"]["stats"], contribution["ints"]
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(offered)]
+    assert len(paths) == 2 and all("mean" in path or "var" in path for path in paths)
