@@ -122,9 +122,9 @@ class RunControl:
 
     def finish(self) -> None:
         """Tell everybody that the run is over."""
+        if not self.over:  # without the lock: it may have to wait for who reads
+            self._state.leave()  # first: a role that ends before that is known is taken for lost, and replaced
         with self._condition:
-            if not self._state.over:
-                self._state.leave()  # first: a role that ends before that is known is taken for lost, and replaced
             self._state.over = True
             self._condition.notify_all()
 

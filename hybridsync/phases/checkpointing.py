@@ -15,7 +15,6 @@ from absl import logging
 from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.errors import HybridSyncError
-from hybridsync.core.futures import result_within
 from hybridsync.core.units import UnitSet
 from hybridsync.core.work_deadlines import SLACK_SECS, UNLIMITED, UNWATCHED, Watching
 from hybridsync.interfaces.commands import Evaluation
@@ -233,14 +232,3 @@ class Committer:
                 self._commits[late][0],
                 secs,
             )
-
-
-def result_of(commit: Future, what: str, secs: float = COMMIT_DEADLINE_SECS, waited_secs: float = 0.0) -> Any:
-    """Return a future's result, waiting for it up to `secs`, beside what the caller has waited already.
-
-    Raises:
-      WaitTimeout: the future did not end in time.
-      HybridSyncError: the error of the future.
-    """
-    late = f"{what} did not end within {secs + waited_secs:.1f} s; is the disk hanging?"
-    return result_within(commit, secs, late)

@@ -18,7 +18,7 @@ from hybridsync.core.units import Range
 from hybridsync.core.work_deadlines import SLACK_SECS, UNWATCHED, Watching
 from hybridsync.interfaces.messages import Snapshot
 from hybridsync.interfaces.phase import Phase
-from hybridsync.phases.checkpointing import COMMIT_DEADLINE_SECS, Commit, Commits, commit_secs, result_of
+from hybridsync.phases.checkpointing import COMMIT_DEADLINE_SECS, Commit, Commits, commit_secs
 from hybridsync.phases.member_waits import TICK_SECS
 from hybridsync.phases.reporter import Reporter
 from hybridsync.training.run import Run
@@ -119,7 +119,8 @@ class SaveSchedule:
         waited_secs = self._await_end(self._commit, tick)
         pending, self._commit = self._commit, None
         submitted, self.submitted = self.submitted, None
-        commit: Commit = result_of(pending, "the checkpoint", 0.0, waited_secs)
+        late = f"the checkpoint did not end within {waited_secs:.1f} s; is the disk hanging?"
+        commit = result_within(pending, 0.0, late)
         self.submitted = submitted
         self._save_secs, self._retry_secs, self._awaited_secs = commit.secs, 0.0, 0.0
         self._next_save = self._clock.monotonic() + self._run.config.checkpoint.secs

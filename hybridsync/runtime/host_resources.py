@@ -27,6 +27,7 @@ MOST_THREADS = 1024
 
 
 _READS_XLA_FLAGS = "from hybridsync.collectives.mesh import jax_internals; jax_internals.read_xla_flags()"
+_READING_SECS = 60.0
 
 
 def check_xla_flags(environment: Mapping[str, str] = os.environ) -> None:
@@ -41,7 +42,18 @@ def check_xla_flags(environment: Mapping[str, str] = os.environ) -> None:
     if not flags:
         return
     command = [sys.executable, "-c", _READS_XLA_FLAGS]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_READING_SECS,
+        )
+    except subprocess.TimeoutExpired:  # the roles find out
+        return
     said = [line.partition("] ")[2] for line in done.stderr.splitlines() if _FLAG_READERS.search(line)]
     if done.returncode != 0 and said:  # else this jaxlib has no such call, and the roles find out
         raise ConfigError(f"XLA_FLAGS is {flags!r}, which jaxlib refuses: {said[0]}; take that flag out of XLA_FLAGS")

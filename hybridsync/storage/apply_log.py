@@ -315,9 +315,8 @@ def cut(path: Path, sequence: int) -> int:
                 else:
                     end += len(line)
     if end < path.stat().st_size:
-        with open(
-            open_file(path, os.O_RDWR), "r+b"
-        ) as log:  # needs no room, and a crash leaves the log as it was or as it will be
+        # Needs no room, and a crash leaves the log as it was or as it will be.
+        with open(open_file(path, os.O_RDWR), "r+b") as log:
             os.ftruncate(log.fileno(), end)
             os.fsync(log.fileno())
     return removed

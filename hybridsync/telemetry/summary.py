@@ -52,7 +52,8 @@ class Summary:
         seconds: seconds from the first unit leased, stalls and earlier sessions included: the run's time at its end.
         plan: the plan as it was run.
         switches: the `switch` events, earlier sessions' included.
-        final: `{"accuracy", "loss"}`, or what the task's `summarize` returned; empty without an evaluation.
+        final: `{"accuracy", "loss"}`, or what the task's `summarize` returned, of the last evaluation; empty without
+            one, or where it failed or came too late: figures of an older state are not the last.
         staleness: mean, p95 and max over the run.
         error: reason why it did not complete, one line; else None.
         units_by_host: host -> units that were applied while its workers had them; empty for a run on one host.

@@ -123,7 +123,7 @@ class WorkerLoop:
         try:
             self._runners[phase.mode].run(phase)
         except (PhaseRevoked, RoleLost, StalePhase, WaitTimeout) as failure:
-            return printable(f"{described(failure)}")[:MOST_REASON_CHARS]
+            return printable(described(failure))[:MOST_REASON_CHARS]
         return ""
 
     def _next_phase(self, after: PhaseId, failure: str) -> Phase | None:

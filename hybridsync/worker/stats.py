@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from hybridsync.config import HangConfig
+from hybridsync.core.activity import current
 from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import LATE_SECS
 from hybridsync.core.plan import NO_PHASE, PhaseId
@@ -289,10 +290,10 @@ class WorkerRecorder:
             self._dropped += dropped
 
     def compiled(self, secs: float) -> None:
-        """Note a compilation that has ended, in the thread that compiled."""
+        """Note a compilation that has ended, in the thread that compiled: the training thread's or another one."""
         with self._lock:
             self._compile_secs += secs
-        if self._at[0] == COMPILING:
+        if current() is self and self._at[0] == COMPILING:
             self.turn_to(self._before_compiling)
 
     def take_report(self) -> Report:

@@ -179,6 +179,15 @@ def test_the_first_reason_stays():
     assert "worker 2" in chief.control.broken and "worker 1" not in chief.control.broken
 
 
+def test_whoever_starts_roles_hears_of_the_end_once_and_first_while_others_may_ask_the_chief():
+    chief, seen = make_chief(), list[bool]()
+    with ThreadPoolExecutor(1) as other:
+        chief.state.leave = lambda: seen.append(other.submit(lambda: chief.control.over).result(LONG_SECS))
+        chief.control.finish()
+        chief.control.finish()
+    assert seen == [False] and chief.control.over
+
+
 def test_nothing_breaks_before_the_first_phase_nor_behind_the_end():
     chief = make_chief()
     chief.control.break_phase("too early")

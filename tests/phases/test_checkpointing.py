@@ -19,7 +19,7 @@ from hybridsync.core.units import UnitSet
 from hybridsync.interfaces.commands import Evaluation, Figure
 from hybridsync.interfaces.messages import EvaluationRequest, Snapshot
 from hybridsync.phases import checkpointing
-from hybridsync.phases.checkpointing import Committer, result_of
+from hybridsync.phases.checkpointing import Committer
 from hybridsync.training import evaluation
 from hybridsync.training.buffer_layout import Layout, fingerprint
 from hybridsync.training.snapshot import SnapshotBuffer
@@ -97,7 +97,7 @@ def bench() -> Iterator[Bench]:
 
 def test_a_commit_saves_the_captured_state_with_its_record_and_evaluates_it(bench: Bench) -> None:
     commit, evaluation = bench.submit(bench.take_snapshot(4))
-    told = result_of(commit, "the checkpoint")
+    told = commit.result(SECS)
     assert (told.units, told.bytes) == (4, 123) and 0.0 <= told.secs < SECS
     ((state, units, ledger, run),) = bench.disk.saved
     assert fingerprint(state) == fingerprint(state_of(4)) and bench.committer.state is state
@@ -189,10 +189,10 @@ def test_a_failed_save_leaves_its_error_in_the_future_and_the_next_is_made(bench
     bench.disk.error = CheckpointError("the disk is full")
     commit, evaluation = bench.submit(bench.take_snapshot(4))
     with pytest.raises(CheckpointError, match="the disk is full"):
-        result_of(commit, "the checkpoint")
+        commit.result(SECS)
     assert evaluation.result(SECS) == {"loss": 4.0}, "the state is known, though not saved"
     bench.disk.error = None
-    assert result_of(bench.submit(bench.take_snapshot(5))[0], "the checkpoint").units == 5
+    assert bench.submit(bench.take_snapshot(5))[0].result(SECS).units == 5
 
 
 def test_a_failed_fetch_saves_nothing_and_has_no_evaluation(bench: Bench) -> None:
@@ -200,7 +200,7 @@ def test_a_failed_fetch_saves_nothing_and_has_no_evaluation(bench: Bench) -> Non
     bench.take_snapshot(5)
     commit, evaluation = bench.submit(overtaken)
     with pytest.raises(StalePhase, match="no longer kept"):
-        result_of(commit, "the checkpoint")
+        commit.result(SECS)
     assert evaluation.result(SECS) is None
     assert bench.disk.saved == [] and bench.committer.state is None
 
@@ -216,18 +216,11 @@ def test_an_evaluation_that_raises_says_so_to_who_asks_for_it(bench: Bench) -> N
     assert commit.result(SECS).units == 4
 
 
-def test_waiting_for_a_hung_disk_ends_by_name(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpointing, "COMMIT_DEADLINE_SECS", 0.1)
-    bench.disk.spins.clear()
-    with pytest.raises(WaitTimeout, match=r"the checkpoint of phase 3 .* 0\.1 s; is the disk hanging"):
-        result_of(bench.submit(bench.take_snapshot(4))[0], "the checkpoint of phase 3", secs=0.1)
-
-
 def test_a_commit_that_waited_in_vain_says_for_whom(bench: Bench) -> None:
     """The disk is not to blame for a holder that did not answer."""
     bench.disk.error = WaitTimeout("server 0 did not answer")
     with pytest.raises(WaitTimeout, match="server 0 did not answer"):
-        result_of(bench.submit(bench.take_snapshot(4))[0], "the checkpoint of phase 3", secs=SECS)
+        bench.submit(bench.take_snapshot(4))[0].result(SECS)
 
 
 def test_a_large_state_is_given_longer_to_be_fetched_and_written() -> None:

@@ -157,7 +157,7 @@ def test_a_commit_that_fails_or_does_not_end_is_under_way_no_more(harness, monke
     assert not harness.saving.under_way
     monkeypatch.setattr(commits_module, "COMMIT_DEADLINE_SECS", 1.0)
     harness.submit()
-    with pytest.raises(WaitTimeout, match="the checkpoint"):
+    with pytest.raises(WaitTimeout, match=r"the checkpoint did not end within 1\.0 s; is the disk hanging"):
         harness.saving.wait(lambda: None)
     assert not harness.saving.under_way
 

@@ -6,13 +6,15 @@ import contextlib
 import json
 import os
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from hybridsync.runtime import host_resources
 from hybridsync.runtime.fork_server_client import ForkServerClient
-from hybridsync.runtime.host_resources import share_of_cores, xla_threads
+from hybridsync.runtime.host_resources import check_xla_flags, share_of_cores, xla_threads
 from hybridsync.runtime.role_process import RoleProcess
 from tests.runtime.supervised import WAIT_SECS
 
@@ -93,6 +95,14 @@ def test_the_cores_that_a_run_may_use_are_divided_among_its_workers(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
     assert share_of_cores(workers) == share
+
+
+def test_a_python_that_does_not_answer_holds_no_run_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    hung = (sys.executable, "-c", "import select; select.select([], [], [])")
+    run = subprocess.run
+    monkeypatch.setattr(host_resources, "_READING_SECS", 0.1)
+    monkeypatch.setattr(subprocess, "run", lambda command, **given: run(hung, **given))
+    check_xla_flags({**os.environ, "XLA_FLAGS": "--xla_no_such_flag=1"})
 
 
 def test_a_role_is_forked_without_a_search_for_garbage_and_searches_what_it_makes_alone(tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
 import numpy as np
+import pytest
 
+from hybridsync.core.activity import current, follow
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.deadlines import LATE_SECS
 from hybridsync.core.plan import PhaseId
@@ -198,9 +201,33 @@ def test_a_report_says_for_how_long_the_training_thread_has_been_at_what_it_does
     assert (report.doing, report.doing_secs) == ("", 1.0)
 
 
-def test_reading_and_compiling_are_what_a_worker_is_at_until_they_end():
-    clock = ManualClock()
-    recorder = WorkerRecorder(0, clock, keep_spans=False)
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def followed(clock: ManualClock) -> Iterator[WorkerRecorder]:
+    """The recorder of this thread, which trains."""
+    former, recorder = current(), WorkerRecorder(0, clock, keep_spans=False)
+    follow(recorder)
+    yield recorder
+    follow(former)
+
+
+def test_a_compilation_that_ends_in_another_thread_is_not_the_end_of_the_training_threads(followed: WorkerRecorder):
+    followed.compiling()
+    other = threading.Thread(target=followed.compiled, args=(0.5,))
+    other.start()
+    other.join()
+    assert followed.take_report().doing == COMPILING
+    followed.compiled(1.0)
+    report = followed.take_report()
+    assert (report.doing, report.compile_secs) == ("", 1.0)
+
+
+def test_reading_and_compiling_are_what_a_worker_is_at_until_they_end(followed: WorkerRecorder, clock: ManualClock):
+    recorder = followed
     recorder.enter(PhaseId(1, 0))
 
     def at() -> tuple[str, float]:
