@@ -2,7 +2,8 @@
 
 `train`, `training` and `is_training` are True in training, `deterministic` and `use_running_average` False. Any other
 argument that may be True or False is tried: in training it has the value with which the call draws more random numbers
-and changes more of its state, if there is one.
+or computes more batch statistics. If neither does, an argument keeps its default: what else a call may change (a cache,
+what it sows, averages of its weights) is no sign of training. One without default has the value that changes more.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+from absl import logging
 
 from hybridsync.core.errors import TaskError
 
@@ -25,6 +27,15 @@ IN_TRAINING = {
 }
 """Arguments that are known by their names, and their values in training."""
 _KEYS = ("rng", "rng_key", "prng_key", "dropout_key")
+
+
+class Activity(NamedTuple):
+    """Counts what a call does in training; caches and what is sown do not count. The larger one trains."""
+
+    training: int
+    """Random numbers that it draws, and batch statistics that it changes."""
+    others: int
+    """Changes of other state."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,7 @@ def find_flags(
     call: Callable[..., Any],
     num_inputs: int,
     named: Collection[str],
-    activity: Callable[[CallFlags], int | None],
+    activity: Callable[[CallFlags], Activity | None],
 ) -> CallFlags:
     """Read what a model's call is told off its signature.
 
@@ -69,8 +80,7 @@ def find_flags(
       call: the call of the model's class.
       num_inputs: positional arguments that the loss passes.
       named: arguments that the loss passes by their names.
-      activity: how much of its state a call changes in training, and how often it draws random numbers; None where it
-        raises.
+      activity: what a call with these flags does in training; None where it raises.
 
     Raises:
       TaskError: an argument has no default, the loss does not pass it, and nothing shows what it should be.
@@ -98,14 +108,16 @@ def find_flags(
     training |= dict.fromkeys(required, False)  # so that the others can be tried
     for parameter in tried:
         before = dict(training)
-        active = {}
+        active: dict[bool, Activity | None] = {}
         for value in (False, True):
             training[parameter.name] = value
             active[value] = activity(flags())
         off, on = active[False], active[True]
-        if off is not None and on is not None and off != on:
+        asked = parameter.default is _NONE
+        if off is not None and on is not None and (off.training != on.training or (asked and off != on)):
             training[parameter.name] = on > off
-        elif parameter.default is _NONE:
+            logging.info("By trying, the model's call gets %s=%s in training.", parameter.name, on > off)
+        elif asked:
             raise TaskError(
                 f"the model's call takes {parameter.name!r}, which has no default, the loss does not pass it, and True "
                 f"and False make no difference to what the call draws and changes (the names {', '.join(IN_TRAINING)} "

@@ -32,7 +32,8 @@ from jax.core import Tracer
 
 from hybridsync.core.errors import TaskError, described
 from hybridsync.data.source import DeviceBatch, UnitSource
-from hybridsync.training.call_flags import IN_TRAINING, CallFlags, find_flags, takes_flags
+from hybridsync.training.call_flags import IN_TRAINING, Activity, CallFlags, find_flags, takes_flags
+from hybridsync.training.forwarding import changed
 
 if TYPE_CHECKING:
     from hybridsync.core.units import UnitSet
@@ -295,23 +296,29 @@ class _NnxModel:
     ) -> jax.Array:
         """Call the module, and tell it whether it trains."""
 
-        def activity(flags: CallFlags) -> int | None:
-            changes: list[bool] = []
+        def activity(flags: CallFlags) -> Activity | None:
+            graph, state = nnx.split(self._module(params, model_state, jax.random.key(0))[0])
+            flat = list(nnx.to_flat_state(state))
 
-            def call() -> Any:
-                tried, _ = self._module(params, model_state, jax.random.key(0))
-                # The state's variables are the module's own, which a call changes in place.
-                before = {path: _value(leaf) for path, leaf in nnx.to_flat_state(nnx.state(tried))}
-                outputs = tried(*inputs, **{**flags.at(jax.random.key(0)), **named})
-                after = nnx.to_flat_state(nnx.state(tried))  # with the counters of what draws random numbers
-                changes.extend(not _is_same(_value(leaf), before.get(path)) for path, leaf in after)
-                return outputs
+            def call(values: list[Tree]) -> list[Tree]:
+                leaves = [(path, _with_value(leaf, value)) for (path, leaf), value in zip(flat, values, strict=True)]
+                tried = nnx.merge(graph, nnx.from_flat_state(leaves), copy=True)
+                tried(*inputs, **{**flags.at(jax.random.key(0)), **named})
+                after = dict(nnx.to_flat_state(nnx.state(tried)))
+                return [_value(after.get(path)) for path, _ in flat]
 
+            before = [_value(leaf) for _, leaf in flat]
             try:
-                jax.eval_shape(call)
+                program, after = jax.make_jaxpr(call, return_shape=True)(before)
             except Exception:  # noqa: BLE001 - the module is its author's, and it is tried with what it may not take
                 return None
-            return sum(changes)
+            moved = [
+                leaf for (_, leaf), moves in zip(flat, changed(program.jaxpr, before, after), strict=True) if moves
+            ]
+            # What draws random numbers counts them.
+            training = sum(isinstance(leaf, (nnx.RngState, nnx.BatchStat)) for leaf in moved)
+            ignored = sum(isinstance(leaf, (nnx.Intermediate, nnx.Cache)) for leaf in moved)
+            return Activity(training, len(moved) - training - ignored)
 
         self._flags = self._flags or find_flags(type(module).__call__, len(inputs), named, activity)
         return module(*inputs, **{**self._flags.at(key), **named})
@@ -532,32 +539,38 @@ class _LinenModel:
         rngs = {"params": key}
         return self._module.apply({"params": params, **state}, *inputs, rngs=rngs, mutable=list(state), **named)
 
-    def _traced(self, flags: CallFlags, params: Tree, state: dict[str, Tree]) -> tuple[int, dict[str, Tree]] | None:
-        """Trace a call in training; returns how often it draws from its key, and which leaves it changes, as booleans.
+    def _traced(self, flags: CallFlags, params: Tree, state: dict[str, Tree]) -> tuple[int, dict[str, bool]] | None:
+        """Trace a call in training; returns how often it draws from its key, and which collections it changes.
 
         None: it raises.
         """
-        changes: dict[str, Tree] = {}
 
-        def call(params: Tree, state: dict[str, Tree], key: jax.Array) -> Any:
+        def call(collections: list[Tree], params: Tree, key: jax.Array) -> Any:
+            state = dict(zip(names, collections, strict=True))
             outputs, after = self._call(params, state, key, self._inputs, {**flags.at(key), **self._named})
-            changes.update({name: not _is_same(after[name], tree) for name, tree in state.items()})
-            return outputs, after
+            return [after[name] for name in names], outputs
 
+        names, before = list(state), list(state.values())
+        key = jax.eval_shape(lambda: jax.random.key(0))
         try:
-            traced = jax.make_jaxpr(call)(params, state, jax.eval_shape(lambda: jax.random.key(0)))
+            traced, (after, _) = jax.make_jaxpr(call, return_shape=True)(before, params, key)
         except Exception:  # noqa: BLE001 - the module is its author's, and it is tried with what it may not take
             return None
         key = traced.jaxpr.invars[-1]
-        return sum(key in equation.invars for equation in traced.jaxpr.eqns), changes
+        draws = sum(key in equation.invars for equation in traced.jaxpr.eqns)
+        return draws, dict(zip(names, changed(traced.jaxpr, before, after), strict=True))
 
-    def _activity(self, flags: CallFlags) -> int | None:
+    def _activity(self, flags: CallFlags) -> Activity | None:
         try:
             shapes = jax.eval_shape(lambda: self._variables(jax.random.key(0), flags))
         except Exception:  # noqa: BLE001 - as in `_traced`
             return None
         traced = self._traced(flags, *shapes)
-        return None if traced is None else traced[0] + sum(traced[1].values())
+        if traced is None:
+            return None
+        draws, moved = traced
+        others = sum(moves for name, moves in moved.items() if name not in ("batch_stats", "intermediates", "cache"))
+        return Activity(draws + moved.get("batch_stats", False), others)
 
     def _is_sown(self, name: str, params: Tree, state: dict[str, Tree]) -> bool:
         """Return whether a collection is only written to: the call changes it, and does as well without it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -162,3 +163,108 @@ def test_a_flag_of_an_nnx_call_is_found(call):
 def test_what_an_nnx_call_is_told_may_be_passed():
     net = type("Net", (NnxNet,), {"__call__": lambda self, x, mode="eval": self.drop(x, mode == "eval")})
     trains_and_evaluates(Task.from_nnx(net, SOURCE, training={"mode": "train"}, evaluation={"mode": "eval"}))
+
+
+class Average(nnx.Variable):
+    """Is a user's own kind of state."""
+
+
+class Careful(NnxNet):
+    """Has flags that change its state and do not mean training."""
+
+    def __init__(self, rngs):
+        super().__init__(rngs)
+        self.cache, self.average = nnx.Cache(jnp.zeros(3)), Average(jnp.zeros(3))
+
+    def careful(self, x, off, *, decode=False, sow_weights=False, update_ema=False):
+        scores = self.drop(x, off)
+        if decode:
+            self.cache[...] += 1
+            scores = scores * 0
+        if sow_weights:
+            self.sow(nnx.Intermediate, "weights", scores)
+        if update_ema:
+            self.average[...] = 0.9 * self.average[...] + scores.mean(0)
+        return scores
+
+
+class Normed(nnx.Module):
+    def __init__(self, rngs):
+        self.norm = nnx.BatchNorm(8, rngs=rngs)
+        self.dropout, self.scores = nnx.Dropout(0.5, rngs=rngs), nnx.Linear(8, 3, rngs=rngs)
+
+
+def noted_nnx(self, x, decode: bool = False, sow_weights=False, update_ema=False, inference=True):
+    CALLS.append((decode, sow_weights, update_ema, inference))
+    return self.careful(x, inference, decode=decode, sow_weights=sow_weights, update_ema=update_ema)
+
+
+def noted_linen(self, x, decode: bool = False, sow_weights=False, update_ema=False, inference=True):
+    CALLS.append((decode, sow_weights, update_ema, inference))
+    cache = self.variable("cache", "steps", jnp.zeros, (3,))
+    average = self.variable("averages", "mean", jnp.zeros, (3,))
+    scores = drops(x, inference)
+    if decode:
+        cache.value += 1
+        scores = scores * 0
+    if sow_weights:
+        self.sow("intermediates", "weights", scores)
+    if update_ema:
+        average.value = 0.9 * average.value + scores.mean(0)
+    return scores
+
+
+CALLS: list[tuple[bool, ...]] = []
+NOTED = {
+    "nnx": lambda: Task.from_nnx(type("Net", (Careful,), {"__call__": noted_nnx}), SOURCE),
+    "linen": lambda: Task.from_linen(linen_net(noted_linen), SOURCE),
+}
+
+
+@pytest.mark.parametrize("made", NOTED.values(), ids=NOTED)
+def test_a_default_stays_unless_the_other_value_draws_or_computes_statistics(made, caplog):
+    caplog.set_level(logging.INFO)
+    task = made()
+    trains_and_evaluates(task)
+    params, state = task.init(jax.random.key(0))
+    batch = {name: jnp.asarray(field) for name, field in SOURCE.batch(0, unit_size=8, seed=0).items()}
+    CALLS.clear()
+    task.loss(params, state, batch, jax.random.key(0))
+    task.evaluate(params, state, batch)
+    assert CALLS == [(False, False, False, False), (False, False, False, True)]
+    named = [record.getMessage() for record in caplog.records if "By trying" in record.getMessage()]
+    assert named == ["By trying, the model's call gets inference=False in training."]
+
+
+@pytest.mark.parametrize("transform", [lambda call: call, nnx.remat, nnx.jit], ids=["as is", "remat", "jit"])
+@pytest.mark.parametrize("layer", ["norm", "dropout"])
+@pytest.mark.parametrize("default", [True, False])
+def test_a_flag_is_found_through_a_transformation(layer, transform, default):
+    def norms(self, x, inference):
+        return transform(lambda norm, x: norm(x, use_running_average=inference))(self.norm, x)
+
+    def drops(self, x, inference):
+        return transform(lambda dropout, x: dropout(x, deterministic=inference))(self.dropout, x)
+
+    def call(self, x, inference=default):
+        return self.scores({"norm": norms, "dropout": drops}[layer](self, x, inference))
+
+    trains_and_evaluates(Task.from_nnx(type("Net", (Normed,), {"__call__": call}), SOURCE))
+
+
+@pytest.mark.parametrize("made", ["nnx", "linen"])
+def test_a_flag_without_default_that_fills_a_cache_is_asked_for(made):
+    def nnx_call(self, x, decode: bool):
+        return self.careful(x, True, decode=decode)
+
+    def linen_call(self, x, decode):
+        cache = self.variable("cache", "steps", jnp.zeros, (3,))
+        if decode:
+            cache.value += 1
+        return linen.Dense(3)(x)
+
+    with pytest.raises(TaskError, match="takes 'decode', which has no default"):
+        if made == "linen":
+            Task.from_linen(linen_net(linen_call), SOURCE)
+        else:
+            trains_and_evaluates(Task.from_nnx(type("Net", (Careful,), {"__call__": nnx_call}), SOURCE))
