@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hybridsync.core.clock import Clock
+from hybridsync.core.errors import WorkdirError
 from hybridsync.storage.jsonl import LineFile, plain, read_lines
 from hybridsync.telemetry.kinds import NUMBER, wrong
 from hybridsync.telemetry.older_times import TRAINING_STARTED, session_of, training_times
@@ -193,6 +194,7 @@ class EventLog:
 
     Raises:
         OSError: the disk refuses.
+        WorkdirError: see `read_sound_events`.
     """
 
     def __init__(
@@ -206,7 +208,7 @@ class EventLog:
         self._lock = threading.Lock()
         self._clock = clock
         self._file = LineFile(Path(workdir) / EVENTS_FILE)
-        events = read_events(workdir)
+        events = read_sound_events(workdir)
         first = next((event for event in events if event["kind"] == TRAINING_STARTED), None)
         last_t = events[-1]["t"] if events else 0.0
         self.elapsed = Elapsed(clock, last_t, opened, first["wall"] - first["t"] if first else None)
@@ -251,6 +253,20 @@ def read_events(workdir: str | os.PathLike[str], kind: str | None = None) -> lis
     """
     events, _ = training_times(read_lines(Path(workdir) / EVENTS_FILE))
     return [event for event in events if kind in (None, event["kind"])]
+
+
+def read_sound_events(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Return a run's events in order, for a session that goes on from them.
+
+    Raises:
+        OSError: as `read_events`.
+        WorkdirError: a line is damaged, or lacks what every line holds.
+    """
+    path = Path(workdir) / EVENTS_FILE
+    for number, line in enumerate(read_lines(path), start=1):
+        if found := [f"{name} is missing" for name in COMMON if name not in line] or wrong(line, COMMON):
+            raise WorkdirError(f"{path} is damaged in line {number}, {found[0]}: restore the file, or cut that line")
+    return read_events(workdir)
 
 
 def started_at(events: Iterable[Mapping[str, Any]]) -> float:

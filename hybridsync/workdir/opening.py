@@ -29,7 +29,7 @@ from hybridsync.storage import apply_log
 from hybridsync.storage.checkpoints import CheckpointStore, Restored
 from hybridsync.storage.durable import Fence, HeldLock, PhaseNumberFile, WorkdirLock, make_directory, unfenced
 from hybridsync.storage.orders_file import OrdersFile
-from hybridsync.telemetry.events import read_events, started_at
+from hybridsync.telemetry.events import read_events, read_sound_events, started_at
 from hybridsync.telemetry.metrics import read_metrics
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import read_config, read_identity, read_summary, versions, write_config
@@ -376,7 +376,7 @@ def _resumed(
         ledger, state = _convert(run, before, ledger, state)
     told = [(start, stop) for start, stop in record.get("detours", ())]
     kept = resumed(told, record["config"], run.config)
-    events, lines = read_events(workdir), read_metrics(workdir)
+    events, lines = read_sound_events(workdir), read_metrics(workdir)
     told_lost, known = _progress_told(events, [line for line in lines if line["phase"] >= record["phase"]])
     ledger.rolled_back = max(ledger.rolled_back, told_lost)  # a chief may have been lost before it committed its count
     known = known if before == run.config.unit_size else 0

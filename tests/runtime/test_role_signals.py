@@ -24,6 +24,8 @@ with handled(lambda number, frame: None):  # the command handles signals before 
 OUTER = """
 import json, signal, subprocess, sys
 options = json.loads(sys.argv[1])
+for number in (signal.SIGINT, signal.SIGHUP):  # a shell ignores them that runs the tests in its background
+    signal.signal(number, signal.SIG_DFL)
 for number in options.pop("ignored"):
     signal.signal(number, signal.SIG_IGN)
 subprocess.run([sys.executable, "-c", sys.argv[2]], **options)
@@ -47,15 +49,7 @@ def test_a_command_ends_with_its_parent_unless_it_was_made_to_outlive_it(
     ignored: list[int], options: dict[str, object], ends: bool
 ) -> None:
     told = json.dumps({"ignored": ignored, **options})
-    outer = subprocess.Popen(
-        [sys.executable, "-c", OUTER, told, INNER], stdout=subprocess.PIPE, text=True, preexec_fn=_with_defaults
-    )
+    outer = subprocess.Popen([sys.executable, "-c", OUTER, told, INNER], stdout=subprocess.PIPE, text=True)
     assert outer.stdout is not None and outer.stdout.readline() == "here\n"
     outer.kill()
     assert outer.communicate(timeout=WAIT_SECS)[0] == f"{ends}\n"
-
-
-def _with_defaults() -> None:
-    """Undo what a shell ignores that runs the tests in its background, or under nohup."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)

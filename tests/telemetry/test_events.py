@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hybridsync.core.errors import WorkdirError
 from hybridsync.telemetry.events import FIELDS, EventLog, NullEventLog, read_events
 from tests.telemetry.clocks import ManualClock
 
@@ -123,6 +124,29 @@ def test_a_resume_cuts_a_torn_last_line_and_its_time_goes_on(tmp_path: Path) -> 
         ("training_started", 7.0),
         ("phase_ended", 9.0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"t": None}, "t is null, not a number"),
+        ({"wall": "noon"}, 'wall is "noon", not a number'),
+        ({"kind": 3}, "kind is 3, not a text"),
+        ({"phase": -1}, "phase is -1, not a count"),
+        *(({name: ...}, f"{name} is missing") for name in ("t", "wall", "kind", "phase")),
+    ],
+)
+def test_a_line_without_what_every_line_holds_is_refused_by_its_number(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    clock = ManualClock()
+    train(EventLog(tmp_path, clock), clock, 7.0)
+    path = tmp_path / "events.jsonl"
+    lines = path.read_text().splitlines()
+    edited = {name: value for name, value in {**json.loads(lines[1]), **change}.items() if value is not ...}
+    path.write_text("\n".join([lines[0], json.dumps(edited), lines[2], ""]))
+    with pytest.raises(WorkdirError, match=f"events.jsonl is damaged in line 2, {said}: restore"):
+        EventLog(tmp_path, clock)
 
 
 @pytest.mark.parametrize(("wall_secs", "outage"), [(12.5, 12.5), (-3600.0, 0.0)], ids=["later", "set-back"])
