@@ -33,7 +33,8 @@ def _reported(workdir: Path) -> None:
     """Leave every kind of event that a reporter and the opening of a run write, and metrics."""
     workdir.mkdir()
     harness = Harness(workdir, enter=False)
-    reporter, run = harness.reporter, Run(harness.config, tally_task(WORKLOAD), plain_sgd(), None)
+    config = replace(harness.config, unit_size=1)  # of the tally
+    reporter, run = harness.reporter, Run(config, tally_task(WORKLOAD), plain_sgd(), None)
     write_config(workdir, harness.config)
     order = Order(1, "asp", 3)
     opening = replace(open_run(run), rolled_back=3, quarantined=((2, "torn"),), orders_dropped=((order, "no room"),))
@@ -61,6 +62,7 @@ def _reported(workdir: Path) -> None:
     reporter.renewed("a worker was lost")
     reporter.not_durable(50, "the disk is full")
     reporter.evaluated(50, lambda: {"accuracy": float("nan"), "workers": 4.0})
+    reporter.evaluated(60, lambda: 1 / 0)
     reporter.suspect_hang("worker", 1, "reading data", 60.0, "fault.read_secs")
     reporter.skipped(100, 200, 2, 310)
     harness.switch(last_applied=200.0)
