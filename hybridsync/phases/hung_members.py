@@ -92,7 +92,7 @@ def judge(
         limit = max(floor_secs, limit_of(each, limits)[0])
         if each.secs > limit:
             over[worker] = limit
-        if each.secs > warn_secs(limit):
+        if math.isfinite(limit) and each.secs > warn_secs(limit):  # a wait has no limit
             slow[worker] = limit
     hung = {
         worker: limit

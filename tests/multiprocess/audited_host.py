@@ -17,8 +17,8 @@ from tests.multiprocess.planted_audit import what_makes_code_of_data_is_recorded
 
 
 def flag(name: str) -> str:
-    """Return the value of a flag of this process."""
-    (value,) = (each.partition("=")[2] for each in sys.argv if each.startswith(f"--{name}="))
+    """Return the value of a flag of this process; the last one counts, as for absl."""
+    *_, value = (each.partition("=")[2] for each in sys.argv if each.startswith(f"--{name}="))
     return value
 
 
