@@ -131,7 +131,7 @@ def test_a_trainer_is_where_it_was_told_when_it_was_made(home: Path, monkeypatch
     monkeypatch.chdir(home / "elsewhere")
     assert trainer.fit().completed
     assert (home / "work" / "run" / "summary.json").exists() and not [*(home / "elsewhere").iterdir()]
-    again = tally_trainer("asp", 8, workdir="~/work/run")
+    again = tally_trainer("asp", 8, workdir=Path("~", "work", "run"))
     assert again.fit().completed and not [*(home / "elsewhere").iterdir()]
 
 
