@@ -17,6 +17,8 @@ from hybridsync import DeviceConfig, TelemetryConfig, Trainer
 from hybridsync import trainer as trainer_module
 from hybridsync.collectives.one_process import collectives_of
 from hybridsync.devices.placement import DevicePlacement, Placement, local_devices
+from hybridsync.replay.logged_run import read_record
+from hybridsync.replay.verdict import replay
 from hybridsync.telemetry.events import read_events
 from hybridsync.training.buffer_layout import Layout, fingerprint
 from hybridsync.training.compiled_programs import Parameters, Programs
@@ -270,3 +272,9 @@ def logged(folder: str, mesh: dict[str, int]) -> str:
     (started,) = read_events(Path(folder), "run_started")
     assert started["mesh"] == mesh
     return started["collective"]
+
+
+def replayed(folder: str) -> list[Any]:
+    """Compute the run in the folder again, and return the first difference and the number of updates."""
+    found = replay(read_record(Path(folder)), mlp_trainer("bsp:50%,asp", 48)._run)
+    return [found.difference, found.updates]
