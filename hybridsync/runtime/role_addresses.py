@@ -53,6 +53,14 @@ class RoleAddresses:
         """Return whether there is a place for sockets."""
         return self._folder is not None
 
+    def keep_sockets(self) -> bool:
+        """Make the folder of the sockets again if it is gone; returns whether it had to be made.
+
+        Raises:
+          AddressError: it cannot be made.
+        """
+        return self._folder is not None and self._folder.keep()
+
     def next_service(self) -> str:
         """Return where the next service that the workers join is served."""
         self._num_services += 1

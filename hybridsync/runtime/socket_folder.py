@@ -7,6 +7,7 @@ no sockets, nor below XDG_RUNTIME_DIR, which ends with the user's last session w
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -62,6 +63,28 @@ class SocketFolder:
         """Return the address of a socket by its name in this folder."""
         return at_socket(self._path / name)
 
+    def keep(self) -> bool:
+        """Make the folder again at its path if it was removed, moved or emptied; returns whether it had to be.
+
+        The roles then make their sockets again (see `KeptSocket`).
+
+        Raises:
+          AddressError: it cannot be made there.
+        """
+        with contextlib.suppress(OSError):
+            found = os.stat(self._path, follow_symlinks=False)
+            if os.path.samestat(found, os.fstat(self._lock)) and (self._path / _MARK).exists():
+                return False
+        if self._lock >= 0:
+            os.close(self._lock)  # it may be the lock of the same folder
+            self._lock = -1
+        try:
+            self._path.mkdir(stat.S_IRWXU, parents=True, exist_ok=True)
+            self._lock = _take(self._path)
+        except OSError as error:
+            raise AddressError(f"the folder of the run's sockets, {self._path}, is gone: {error.strerror}") from error
+        return True
+
     def remove(self) -> None:
         """Remove the folder with all sockets in it; nothing happens the second time."""
         if self._lock >= 0:
@@ -95,24 +118,36 @@ def _make(parent: Path) -> tuple[Path, int]:
       OSError: no folder, lock or socket can be made there.
     """
     path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=os.path.abspath(parent)))
-    descriptor = -1
     try:
-        os.chmod(path, stat.S_IRWXU)  # whatever the umask is, and without a group that the parent hands down
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        return path, _take(path)
+    except BaseException:
+        _remove(path)
+        raise
+
+
+def _take(path: Path) -> int:
+    """Lock and mark a folder of this user's, and return the descriptor that locks it.
+
+    Raises:
+      OSError: it is another user's, or no lock or socket can be made there.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        os.fchmod(descriptor, stat.S_IRWXU)  # whatever the umask is, and without a group that the parent hands down
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it is another user's")
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with socket.socket(socket.AF_UNIX) as probe:  # some file systems know no sockets
             probe.bind(str(path / _LONGEST_NAME))
         os.unlink(path / _LONGEST_NAME)
-        mark = os.open(path / _MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        mark = os.open(path / _MARK, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
         with open(mark, "w") as file:  # after the lock: before, it would look abandoned
             os.fchmod(mark, stat.S_IRUSR | stat.S_IWUSR)
             file.write(boot_id())
     except BaseException:
-        _remove(path)
-        if descriptor >= 0:
-            os.close(descriptor)
+        os.close(descriptor)
         raise
-    return path, descriptor
+    return descriptor
 
 
 def _remove_abandoned(parent: Path) -> None:

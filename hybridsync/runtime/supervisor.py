@@ -24,6 +24,7 @@ from hybridsync.core.errors import (
     EXIT_FAILED,
     EXIT_PREEMPTED,
     EXIT_REFUSED,
+    AddressError,
     HybridSyncError,
     RoleLost,
 )
@@ -166,7 +167,7 @@ class Supervisor:
                     for role_id in range(count):
                         self._restart_counts[role, role_id] = -1
                         self._start_again(role, role_id, STARTED_FIRST)
-                return self._watch(wake.fd)
+                return self._watch(wake.fd, addresses)
             except HybridSyncError as error:
                 self._exit_code = error.exit_code
                 raise
@@ -179,7 +180,7 @@ class Supervisor:
                 if sessions is None:  # elsewhere workers may live on for a moment, see `LINGER_SECS`
                     self._group.stop()
 
-    def _watch(self, wake_fd: int) -> int:
+    def _watch(self, wake_fd: int, addresses: RoleAddresses) -> int:
         start_deadline = SYSTEM_CLOCK.monotonic() + self._spec.start_secs
         while self._exit_code is None:
             for host, event in self._hosts.wait(_TICK_SECS, wake_fd):
@@ -195,6 +196,7 @@ class Supervisor:
                 continue
             if not self._asked and self._parent.has_ended():
                 self._asked, self._asked_by = True, "the process that started this run has ended"
+            self._keep_sockets(addresses)
             if self._exit_code is None and (self._asked or not self._slots):
                 self._preempt(now)
             if self._exit_code is None and not self._chief_address and now >= start_deadline:
@@ -211,6 +213,15 @@ class Supervisor:
         if self._broken_off and self._exit_code == EXIT_FAILED:
             self._say(f"error: a second signal has ended the run before it was saved; {_RESUME}")
         return self._exit_code
+
+    def _keep_sockets(self, addresses: RoleAddresses) -> None:
+        """Have sockets made again that somebody has removed; where that fails, save what can be saved, and end."""
+        try:
+            if addresses.keep_sockets():
+                self._say("the folder of the run's sockets was gone; it, and the sockets, are made again")
+        except AddressError as error:
+            if not self._asked:
+                self._asked, self._asked_by = True, str(error)
 
     def _watch_chief(self, now: float) -> float:
         """End a chief that stands still; returns for how long it has shown no sign of life.

@@ -82,18 +82,26 @@ class LinkService(ABC):
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - SYSTEM_CLOCK.monotonic()))
 
+    def _listen_at(self, listener: socket.socket) -> None:
+        """Accept callers from another listener; the former one ends."""
+        former, self._listener = self._listener, listener
+        shut(former)
+
     @abstractmethod
     def _serve(self) -> None:
         """Accept connections until this is stopped, and close the listener: what the accepting thread runs."""
 
     def _accept(self) -> socket.socket | None:
         """Return the next connection; None where there is none, or where it could not be accepted."""
+        listener = self._listener
         try:
-            return self._listener.accept()[0]
+            return listener.accept()[0]
         except BlockingIOError:  # it went away before it was accepted
             return None
         except OSError as error:
-            if not self._stopped:  # no descriptor is left: the caller waits
+            if listener is not self._listener:
+                listener.close()
+            elif not self._stopped:  # no descriptor is left: the caller waits
                 logging.log_every_n_seconds(logging.WARNING, "a link was not accepted: %s", 10, error)
                 pause(POLL_SECS)
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import select
@@ -355,6 +356,42 @@ def the_chief_is_killed(
             *dict.fromkeys(event["id"] for event in job.events("role_started") if event["role"] == "worker")
         ], "a worker was restarted"
         assert job.tracebacks() == []
+
+
+def _has_started(job: Job, number: int) -> bool:
+    """Return whether so many roles were started."""
+    return len(job.events("role_started")) >= number
+
+
+def the_sockets_are_removed(workdir: Path, sockets: Path, *, units: int = 600, workers: int = 2) -> None:
+    """Every role serves on another socket; whoever is replaced then, and the next phase, find the others there.
+
+    Args:
+      workdir: of the run.
+      sockets: folder in which the run makes the folder of its sockets.
+      units: of the run.
+      workers: of the run.
+    """
+    planted = until_told()
+    with tally(workdir, plan="asp:50%,bsp", units=units, workers=workers, unit_secs=0.02, planted=planted) as job:
+        job.until_units(units // 20)
+        (folder,) = sockets.glob("hybridsync-sockets-*")
+        served = [folder / name for name in ("chief", "server-0-0", "server-0-0.slabs", "worker-1-0", "group-1")]
+        for victim in ("worker", "chief"):
+            folder.rename(sockets / f"before {victim} is killed")
+            job.until(lambda: all(path.exists() for path in served), "the sockets are made again")
+            started = len(job.events("role_started"))
+            pid = newest_pid(job, victim, 0)
+            os.kill(pid, signal.SIGKILL)
+            job.until_lost(pid)
+            job.until(functools.partial(_has_started, job, started + 1), f"another {victim} took its place")
+        job.hurry()
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        assert job.summary()["units"]["rolled_back"] == 0
+        assert job.output.count("the sockets, are made again") == 2
+        assert job.events("phase_entered")[-1]["protocol"] == "bsp"
+        assert not folder.exists()
 
 
 def a_server_is_killed(

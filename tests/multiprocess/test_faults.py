@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,14 @@ def test_more_members_may_be_lost_than_the_process_group_has_meshes(tmp_path: Pa
 
 def test_a_killed_chief_takes_the_run_up_where_it_is(tmp_path: Path) -> None:
     scenarios.the_chief_is_killed(tmp_path / "run", units=700, workers=2)
+
+
+def test_a_run_whose_sockets_were_moved_makes_others_and_replaces_roles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # a socket's path has about a hundred bytes
+        monkeypatch.setenv("TMPDIR", short)
+        scenarios.the_sockets_are_removed(tmp_path / "run", Path(short))
 
 
 @LINKS

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -197,3 +198,47 @@ def test_a_removal_that_is_cut_short_is_finished_by_the_next_launch(
         folder.remove()
     SocketFolder(short).remove()
     assert not any(short.iterdir())
+
+
+def _removed(path: Path) -> None:
+    shutil.rmtree(path)
+
+
+def _moved(path: Path) -> None:
+    path.rename(path.with_name("another"))
+
+
+def _emptied(path: Path) -> None:
+    for entry in path.iterdir():
+        entry.unlink()
+
+
+@pytest.mark.parametrize("take", [_removed, _moved, _emptied])
+def test_a_folder_that_is_gone_is_made_again_at_its_path_and_stays_its_run_s(
+    short: Path, take: Callable[[Path], None]
+) -> None:
+    folder = SocketFolder(short)
+    path = place_of(folder)
+    assert not folder.keep()
+    take(path)
+    assert folder.keep()
+    assert not folder.keep()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    bind(path / "chief")
+    SocketFolder(short).remove()  # another run of this user's, which removes what is abandoned
+    assert path.exists()
+    folder.remove()
+    assert not path.exists()
+
+
+def test_a_folder_whose_place_is_taken_is_named_and_made_once_the_place_is_free(short: Path) -> None:
+    folder = SocketFolder(short)
+    path = place_of(folder)
+    shutil.rmtree(path)
+    path.symlink_to("/")
+    for _ in range(2):
+        with pytest.raises(AddressError, match=f"the folder of the run's sockets, {path}, is gone: "):
+            folder.keep()
+    path.unlink()
+    assert folder.keep()
+    folder.remove()

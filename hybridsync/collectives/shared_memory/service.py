@@ -23,6 +23,7 @@ from hybridsync.collectives.shared_memory.doorbells import MOST_WORKERS
 from hybridsync.core.addresses import socket_path
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
+from hybridsync.core.kept_socket import KeptSocket
 
 _HELLO = struct.Struct("=q")
 _CREDENTIALS = struct.Struct("=iII")  # pid, uid, gid
@@ -50,14 +51,14 @@ class SumService:
         if path is None or num_places > MOST_WORKERS:
             what = f"{num_places} workers, of {MOST_WORKERS} at most" if path else f"{address}, which is no socket"
             raise HybridSyncError(f"shared memory cannot serve {what}; run with --collective=host")
-        self.address = address
+        self.address, self._path, self._num_places = address, str(path), num_places
         self._stopped = False
         self._num_sessions = 0
         self._processes: dict[int, int] = {}  # place -> descriptor of its process
         with contextlib.ExitStack() as opened:
             self._listener = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             try:
-                self._listener.bind(str(path))
+                self._listener.bind(self._path)
                 self._listener.listen(num_places)
                 self._files: list[int] = []
                 for make in (functools.partial(slab.create, num_places), *[doorbells.create] * num_places):
@@ -76,12 +77,14 @@ class SumService:
             self._opened = opened.pop_all()
         self._thread = threading.Thread(target=self._serve, name="shared memory", daemon=True)
         self._thread.start()
+        self._socket = KeptSocket(path, self._listen_again)
 
     def stop(self, wait_secs: float = STOP_SECS) -> bool:
         """Stop serving; a second call does nothing (see `Service`). Workers that have joined keep the memory."""
         if self._stopped:
             return True
         self._stopped = True
+        self._socket.close()
         doorbells.ring(self._stop)
         self._thread.join()
         for process in self._processes.values():
@@ -102,6 +105,18 @@ class SumService:
                 except (OSError, struct.error) as error:  # it is gone again, or not a worker, or there is no descriptor
                     logging.warning("shared memory was not handed out: %s", error)
                     pause(_POLL_SECS)  # the caller still waits, and nothing reports a descriptor that is free again
+
+    def _listen_again(self) -> None:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            listener.bind(self._path)
+            listener.listen(self._num_places)
+        except OSError:
+            listener.close()
+            raise
+        self._opened.callback(listener.close)
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._listener = listener  # the former one stays: nobody finds it any more
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()

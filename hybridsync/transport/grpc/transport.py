@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import grpc
 import numpy as np
 
+from hybridsync.core.addresses import socket_path
+from hybridsync.core.kept_socket import KeptSocket
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.ports import EvaluatorPort, HeadPort, OptimizerPort
 from hybridsync.security.authorization import Admit, admit_all
@@ -87,15 +89,11 @@ class GrpcTransport:
         """
         interceptors = [watched_calls(watchdog, services.state_bytes)]
         handlers = [*servicers_of(services), *beside]
-        server, bound = make_server(handlers, address, calls, interceptors, self._keys)
-        server.start()
-        return _Serving(server, bound)
+        return _Serving(lambda at: make_server(handlers, at, calls, interceptors, self._keys), address)
 
     def serve_head(self, head: HeadPort, address: str, calls: int, admit: Admit = admit_all) -> Serving:
         """See `HeadTransport.serve_head`."""
-        server, bound = make_server([HeadServicer(head)], address, calls, keys=self._keys, admit=admit)
-        server.start()
-        return _Serving(server, bound)
+        return _Serving(lambda at: make_server([HeadServicer(head)], at, calls, keys=self._keys, admit=admit), address)
 
     def head(self, address: str) -> HeadLink:
         """See `HeadTransport.head`."""
@@ -143,14 +141,32 @@ class GrpcTransport:
 
 
 class _Serving:
-    """A role's gRPC server."""
+    """Serves a role over gRPC, at a socket for as long as it takes: see `KeptSocket`.
 
-    def __init__(self, server: grpc.Server, address: str) -> None:
-        self._server, self.address = server, address
+    Args:
+      make: binds a server to an address; returns it, not started, and the address it is bound to.
+      address: address to serve at.
+    """
+
+    def __init__(self, make: Callable[[str], tuple[grpc.Server, str]], address: str) -> None:
+        self._make = make
+        server, self.address = make(address)
+        server.start()
+        self._servers = [server]  # gRPC cannot bind a server that runs: the later ones serve later connections
+        path = socket_path(self.address)
+        self._socket = None if path is None else KeptSocket(path, self._serve_again)
 
     def stop(self, grace_secs: float | None = None, wait_secs: float = 0.0) -> None:
         """See `Serving.stop`."""
-        self._server.stop(grace_secs).wait(wait_secs)
+        if self._socket is not None:
+            self._socket.close()
+        for stopped in [server.stop(grace_secs) for server in self._servers]:
+            stopped.wait(wait_secs)
+
+    def _serve_again(self) -> None:
+        server, _ = self._make(self.address)
+        server.start()
+        self._servers.append(server)
 
 
 def servicers_of(services: Services) -> list[Servicer]:

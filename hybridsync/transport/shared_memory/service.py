@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from hybridsync.core.errors import AddressError, InvalidMessage, Unauthenticated, WaitTimeout
+from hybridsync.core.kept_socket import KeptSocket
 from hybridsync.interfaces.ports import Answer, BufferView
 from hybridsync.transport.buffers import Buffers
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
@@ -55,13 +56,19 @@ class SlabService(LinkService):
         self._services, self._memory, self._token = services, memory, token.encode()
         self.blocks = staged_blocks(services)
         self.start()
+        self._socket = KeptSocket(path, lambda: self._listen_at(_bound(path)))
+
+    def stop(self, wait_secs: float = 0.0) -> None:
+        """End all connections, and wait for the calls under way up to a time."""
+        self._socket.close()
+        super().stop(wait_secs)
 
     def _serve(self) -> None:
-        with self._listener:
-            while not self._stopped:
-                connection = self._accept()
-                if connection is not None:
-                    self._begin_session(connection)
+        while not self._stopped:
+            connection = self._accept()
+            if connection is not None:
+                self._begin_session(connection)
+        self._listener.close()
 
     def _begin_session(self, connection: socket.socket) -> None:
         session = Session(connection, self._services, self._memory, self._token, self.blocks)

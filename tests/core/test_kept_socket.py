@@ -1,0 +1,98 @@
+"""A socket whose file is removed while it is served: another one is made, and open connections stay."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hybridsync.collectives.shared_memory.service import SumService, join
+from hybridsync.core import kept_socket
+from hybridsync.core.addresses import at_socket
+from hybridsync.core.clock import SYSTEM_CLOCK, pause
+from hybridsync.core.errors import RoleLost
+from hybridsync.security.keyring import Keyring
+from hybridsync.transport.grpc.chief import ChiefClient
+from hybridsync.transport.grpc.transport import GrpcTransport
+from hybridsync.transport.link import Services
+from hybridsync.transport.shared_memory.transport import SharedMemoryTransport
+from tests.roles import hello
+from tests.transport.conftest import FakeChief, FakeServer
+from tests.transport.slab_role import Lent
+
+WAIT_SECS = 30.0
+KEYS = Keyring("5ca1ab1e" * 8)
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of this user's alone, with a short name."""
+    monkeypatch.setattr(kept_socket, "LOOK_SECS", 0.02)
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        yield Path(short)
+
+
+class Holder(FakeServer):
+    """Lends its parameters where they lie."""
+
+    def lend(self, snapshot_id: int) -> Any:
+        return Lent(self.parameters)
+
+
+def _take_away(folder: Path, *, whole: bool) -> None:
+    names = {path.name for path in folder.iterdir()}
+    if whole:
+        shutil.rmtree(folder)
+        pause(0.1)  # attempts to make them fail meanwhile
+        folder.mkdir(0o700)
+    else:
+        for path in folder.iterdir():
+            path.unlink()
+    deadline = SYSTEM_CLOCK.monotonic() + WAIT_SECS
+    while not {path.name for path in folder.iterdir()} >= names:
+        assert SYSTEM_CLOCK.monotonic() < deadline, f"of {names} there are only {list(folder.iterdir())}"
+        pause(0.01)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("transport", [GrpcTransport, SharedMemoryTransport])
+def test_a_role_is_reached_by_those_connected_before_and_by_others(
+    folder: Path, transport: type[GrpcTransport | SharedMemoryTransport], *, whole: bool
+) -> None:
+    into, at_role = np.zeros(64, np.uint8), transport(KEYS)
+    state = at_role.allocate(64)
+    state[:] = np.arange(64)
+    services = Services(holder=Holder(state), chief=FakeChief())
+    serving = at_role.serve(services, at_socket(folder / "role"), calls=4)
+    before = ChiefClient(serving.address, WAIT_SECS, KEYS)
+    before.register(hello(0, schema="same"))
+    for _ in range(2):
+        _take_away(folder, whole=whole)
+        before.register(hello(0, schema="same"))
+        after, holder = ChiefClient(serving.address, WAIT_SECS, KEYS), transport(KEYS).holder(serving.address, 64)
+        after.register(hello(0, schema="same"))
+        holder.read(4, into)
+        assert np.array_equal(into, state)
+        after.close()
+        holder.close()
+    before.close()
+    serving.stop(wait_secs=WAIT_SECS)
+    late = ChiefClient(serving.address, 0.2, KEYS)
+    with pytest.raises(RoleLost):
+        late.register(hello(0, schema="same"))
+    late.close()
+
+
+def test_workers_join_the_memory_of_sums(folder: Path) -> None:
+    service = SumService(2, at_socket(folder / "group"))
+    first = join(service.address, 0, 0, WAIT_SECS)
+    _take_away(folder, whole=True)
+    second = join(service.address, 1, 1, WAIT_SECS)
+    assert [first.words.session(place) for place in (0, 1)] == [second.words.session(place) for place in (0, 1)]
+    assert all(second.words.session(place) > 0 for place in (0, 1)), "one of them counts as ended"
+    service.stop()
