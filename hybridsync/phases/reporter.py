@@ -41,6 +41,10 @@ _TAKEN = {*COMMON, "units", "examples", "self"}
 """Names that no figure of an evaluation may have: its event has them already."""
 
 
+SLOW_CHECKPOINT_SECS = 5.0
+"""A checkpoint that takes so long is mentioned, and again one that takes twice as long as the last one mentioned."""
+
+
 @dataclass
 class Interval:
     """What a line of metrics tells of: from when and from how many units on, and what was reported since."""
@@ -92,6 +96,7 @@ class Reporter:
         self._next_log = clock.monotonic() + run.config.telemetry.log_secs
         self._interval = Interval(clock.monotonic(), chief.num_applied)
         self._before: Interval | None = None
+        self._slow_checkpoint_secs = SLOW_CHECKPOINT_SECS
         self._over, self._shown = False, 0
         self._done_since = 0.0  # nothing is applied from here on, until another phase is entered; 0 for no
         self._news: tuple[float, int] = (0.0, 0)
@@ -235,6 +240,13 @@ class Reporter:
         """Write that a state is durable."""
         if commit.bytes:
             self.event("checkpoint", units=commit.units, bytes=commit.bytes, secs=commit.secs)
+            if commit.secs >= self._slow_checkpoint_secs:
+                self._slow_checkpoint_secs = 2 * commit.secs
+                self.show_line(
+                    f"the checkpoint at unit {commit.units:,} took {commit.secs:.1f} s for "
+                    f"{commit.bytes / 1e6:.3g} MB: the workdir's disk is slow; the end of a phase waits for it, and a "
+                    "failure costs what was applied after the last one"
+                )
         self._switches.committed(commit.secs)
         self._settle_switches()
 

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import xxhash
+from absl import logging
 
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import WorkdirError, WorkdirTaken
@@ -292,6 +293,7 @@ class PhaseNumberFile:
           WorkdirError: the file does not hold a phase, or the disk refuses: no phase was handed out.
           WorkdirTaken: by the fence: no phase was handed out.
         """
+        self._fence()  # makes the file's name lead to it, or raises: an absent file would say that there was no phase
         newest = self.read()
         number = max(newest.number if newest else 0, above) + 1
         phase_id = PhaseId(number, int.from_bytes(os.urandom(_NONCE_BYTES), "big"))
@@ -358,6 +360,9 @@ class WorkdirLock:
         self._descriptor: int | None = None
         self._beats: Beats | None = None
         self._nonce = ""
+        self._renewed: list[int] = []
+        self._links = self._found_links()  # the user's own
+        self._folder: os.stat_result | None = None
 
     @property
     def held(self) -> HeldLock:
@@ -373,18 +378,64 @@ class WorkdirLock:
     def check(self) -> None:
         """Read again who has the workdir: a `Fence`.
 
+        A workdir that was moved while the run has it gets a link at its former name until it is released, and a lock
+        file that was removed is made again: all roles know the workdir by that name.
+
         Raises:
           WorkdirTaken: another process has the workdir, or none any more.
           OSError: the disk refuses to read the record.
         """
         found = LockRecord.parse(read_anew(self._path))
+        if found is None:
+            self._follow()
+            found = LockRecord.parse(read_anew(self._path))
         if found is None or found.nonce != self._nonce:
             here = f"process {os.getpid()} on {socket.gethostname()}"
             raise WorkdirTaken(
                 f"workdir {self._workdir} is no longer this run's: {self._path} names {found or 'nobody'}, and this is "
-                f"{here}, which was silent for {MISSED_BEATS * BEAT_SECS:g} s or lost its disk; it commits nothing "
-                "more: let the other run go on, or stop it and run this command again"
+                f"{here}, which was silent for {MISSED_BEATS * BEAT_SECS:g} s, or whose disk or workdir was taken "
+                "away; it commits nothing more: let the other run go on, or stop it and run this command again"
             )
+
+    def _follow(self) -> None:
+        """Make the name of the workdir lead to the locked folder again, if that has been moved, or renew its lock file.
+
+        Nothing happens where the folder is gone, or something else has its name.
+        """
+        assert self._descriptor is not None, "the lock is not held"
+        with contextlib.suppress(OSError):
+            lock = Path(os.readlink(f"/proc/self/fd/{self._descriptor}"))
+            if not lock.exists() or self._is_locked_folder():  # its path says that it was removed, or moved elsewhere
+                self._renew(self._descriptor)
+                return
+            name, folder = self._path.parent.absolute(), lock.parent
+            while not name.parent.is_dir() and name.name == folder.name:  # a folder above it was moved
+                name, folder = name.parent, folder.parent
+            if name.is_symlink() and not name.exists():  # a link to where it was before
+                name.unlink()
+            os.symlink(folder, name)
+            logging.warning("%s was moved to %s while its run has it; a link leads there from now on", name, folder)
+
+    def _is_locked_folder(self) -> bool:
+        """Return whether the folder that has the workdir's name is the one in which the lock was taken."""
+        with contextlib.suppress(OSError):
+            return self._folder is not None and os.path.samestat(os.stat(self._path.parent), self._folder)
+        return False
+
+    def _renew(self, locked: int) -> None:
+        """Make the lock file again that was removed from its folder. Both files are locked from now on.
+
+        It has its record before it has its name: whoever reads it without one takes the workdir for nobody's.
+        """
+        made = self._path.with_name(f".{LOCK_FILE}.{os.getpid()}")
+        self._renewed.append(open_file(made, os.O_RDWR | os.O_CREAT | os.O_TRUNC))
+        try:
+            fcntl.flock(self._renewed[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.pwrite(self._renewed[-1], os.pread(locked, 4096, 0), 0)
+            os.link(made, self._path)  # refused where another process of the run has made it
+            logging.warning("%s was removed while its run has it; it is made again", self._path)
+        finally:
+            os.unlink(made)
 
     def acquire(self) -> None:
         """Take the lock, or say who has it: at once, unless that process has ended and only its roles still have to.
@@ -398,6 +449,8 @@ class WorkdirLock:
         """
         assert self._descriptor is None, "the lock is already held by this object"
         if self._held is not None:
+            with contextlib.suppress(OSError):  # the first check says so
+                self._folder = os.stat(self._path.parent)
             self._descriptor, self._nonce = self._held
             return
         try:
@@ -405,6 +458,7 @@ class WorkdirLock:
         except OSError as error:
             raise WorkdirError(f"cannot open {self._path}: {error.strerror}; name a writable workdir") from error
         try:
+            self._folder = os.stat(self._path.parent)
             self._await_lock(descriptor)
             self._await_silence()
             nonce = secrets.token_hex(_NONCE_BYTES)
@@ -477,8 +531,24 @@ class WorkdirLock:
                 self.check()
                 beats.remove()
                 os.ftruncate(self._descriptor, 0)
-        os.close(self._descriptor)
+                for renewed in self._renewed:
+                    os.ftruncate(renewed, 0)
+            self._unlink()
+        for descriptor in (self._descriptor, *self._renewed):
+            os.close(descriptor)
         self._descriptor = None
+
+    def _found_links(self) -> set[Path]:
+        folder = self._path.parent.absolute()
+        return {path for path in (folder, *folder.parents) if path.is_symlink()}
+
+    def _unlink(self) -> None:
+        """Remove the link to where the workdir was moved, which a process of the run has made."""
+        for link in self._found_links() - self._links:
+            with contextlib.suppress(OSError):
+                folder = os.readlink(link)
+                link.unlink()
+                logging.warning("%s was moved to %s while the run had it; the link is removed", link, folder)
 
     def __enter__(self) -> WorkdirLock:
         self.acquire()

@@ -134,6 +134,19 @@ def test_a_commit_without_a_disk_is_no_checkpoint(harness: Harness) -> None:
     assert (checkpoint["units"], checkpoint["bytes"], checkpoint["secs"]) == (16, 77, 0.5)
 
 
+def test_a_disk_on_which_checkpoints_are_slow_is_named_and_again_once_it_is_twice_as_slow(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(harness.reporter, "show_line", shown.append)
+    for units, secs in ((8, 4.0), (16, 6.0), (24, 11.0), (32, 12.0), (40, 23.0)):
+        harness.reporter.committed(Commit(units, 2_500_000, secs))
+    assert [line.split(":")[0] for line in shown] == [
+        "the checkpoint at unit 16 took 6.0 s for 2.5 MB",
+        "the checkpoint at unit 32 took 12.0 s for 2.5 MB",
+    ]
+
+
 def test_a_switch_that_its_chief_did_not_live_to_write_is_written_by_the_next_one(
     harness: Harness, make_harness: Callable[..., Harness]
 ) -> None:

@@ -432,3 +432,12 @@ def test_a_directory_that_cannot_be_made_and_a_keep_of_none_are_refused(tmp_path
         CheckpointStore(tmp_path / "file" / "checkpoints")
     with pytest.raises(CheckpointError, match="keep is 0"):
         CheckpointStore(tmp_path, keep=0)
+
+
+def test_a_folder_that_is_removed_while_the_store_is_open_is_made_again(tmp_path):
+    store = CheckpointStore(tmp_path / "run" / "checkpoints")
+    save(store, make_state(), 1)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    save(store, make_state(), 2)
+    found = CheckpointStore(tmp_path / "run" / "checkpoints").newest()
+    assert found is not None and found.units == 2

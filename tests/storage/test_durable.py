@@ -4,10 +4,12 @@ import fcntl
 import itertools
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -329,3 +331,75 @@ def test_an_absent_workdir_is_refused(tmp_path):
 def test_durable_needs_no_jax():
     check = "import sys, hybridsync.storage.durable; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], timeout=60).returncode == 0
+
+
+def _handed_down(lock):
+    return lock.held._replace(descriptor=os.dup(lock.held.descriptor))
+
+
+def _moved(workdir):
+    workdir.rename(workdir.with_name("moved"))
+
+
+def _moved_twice(workdir):
+    _moved(workdir)
+    workdir.symlink_to("moved")
+    workdir.with_name("moved").rename(workdir.with_name("again"))
+
+
+def _parent_moved(workdir):
+    workdir.parent.rename(workdir.parent.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize("move", [_moved, _moved_twice, _parent_moved])
+def test_a_workdir_that_is_moved_while_it_is_locked_is_found_by_its_name(tmp_path, move, caplog):
+    workdir = tmp_path / "runs" / "run"
+    workdir.mkdir(parents=True)
+    with WorkdirLock(workdir) as lock, WorkdirLock(workdir, _handed_down(lock)) as chiefs:
+        first = PhaseNumberFile(workdir, chiefs.check).reserve()
+        move(workdir)
+        assert PhaseNumberFile(workdir, chiefs.check).reserve().number == first.number + 1
+        lock.check()
+        assert lock.lost is None
+        assert "while its run has it; a link leads there from now on" in caplog.text
+        held = (workdir / "lock").resolve()
+    assert held.read_bytes() == b"", "it was given back"
+    assert not held.is_relative_to(workdir) and not workdir.exists(), "a link is left"
+    assert "was moved to" in caplog.text and "the link is removed" in caplog.text
+    with WorkdirLock(held.parent):
+        pass
+
+
+def test_a_workdir_whose_place_was_taken_is_no_longer_the_runs(tmp_path):
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    with WorkdirLock(workdir) as lock:
+        _moved(workdir)
+        workdir.mkdir()
+        with pytest.raises(WorkdirTaken, match="names nobody"), contextlib.suppress(OSError):
+            lock.check()
+        with WorkdirLock(workdir), pytest.raises(WorkdirTaken, match="names process"):
+            lock.check()
+
+
+@pytest.mark.parametrize("away", [Path.unlink, lambda path: path.rename(path.parent.with_name("lock"))])
+def test_a_lock_file_that_is_removed_while_it_is_held_is_made_again(tmp_path, away):
+    with WorkdirLock(tmp_path) as lock, WorkdirLock(tmp_path, _handed_down(lock)) as chiefs:
+        away(tmp_path / "lock")
+        chiefs.check()
+        lock.check()
+        with pytest.raises(WorkdirError, match=f"is in use by process {os.getpid()}"):
+            WorkdirLock(tmp_path).acquire()
+        assert sorted(path.name for path in tmp_path.iterdir() if path.name != "beat") == ["lock"]
+
+
+def test_a_workdir_that_is_removed_while_it_is_locked_is_nobodys(tmp_path):
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    with WorkdirLock(workdir) as lock:
+        assert lock._beats is not None
+        lock._beats.stop()
+        shutil.rmtree(workdir)
+        with pytest.raises(WorkdirTaken, match="names nobody"):
+            lock.check()
+        assert not workdir.exists()

@@ -160,6 +160,7 @@ class CheckpointStore:
         step = self._next_step()
         unnamed, named = self._unnamed(step), self._directory / str(step)
         try:
+            make_directory(self._directory)  # the user may have removed it
             unnamed.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
             self._files.write(unnamed, state, items)
             keep_private(unnamed)
