@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -40,11 +41,14 @@ class IndexedSource:
         order. None takes each key of a dictionary.
       collate: the examples' arrays of one field -> one array with the examples on its first axis.
       name: name of the data set in checkpoints and messages; None takes its type's.
+      threads: threads that read the examples of a unit, each an equal part, while the unit before it is computed. 0
+        reads them when they are needed, in the worker's own thread.
       fingerprint: identity of the data, which a resume compares. Empty: the data set's own, as Hugging Face's has, or
         else a hash over eight examples of each split, so a change of others is not seen.
 
     Raises:
-      DataError: a data set without `len()` and `[index]`, without examples, or whose examples lack a field.
+      DataError: `threads` is below 0; or a data set without `len()` and `[index]`, without examples, or whose examples
+        lack a field.
     """
 
     def __init__(
@@ -56,10 +60,14 @@ class IndexedSource:
         collate: Callable[[list[np.ndarray]], np.ndarray] = np.stack,
         name: str | None = None,
         fingerprint: str = "",
+        threads: int = 1,
     ) -> None:
+        if threads < 0:
+            raise DataError(f"threads is {threads}; give 0 or more.")
         self.name = name or type(train).__name__
         self.num_examples = _num_examples(self.name, "training", train)
         self.num_test_examples = 0 if test is None else _num_examples(self.name, "test", test)
+        self.threads = threads
         self._train, self._test = train, test
         self._collate, self._fingerprint = collate, fingerprint
         first = self._read(train, [0])[0]
@@ -110,9 +118,17 @@ class IndexedSource:
             yield self._batch(self._test, list(range(start, min(start + batch_size, self.num_test_examples))))
 
     def _read(self, split: Any, indices: list[int]) -> Sequence[Any]:
-        # A data set reads a whole batch in far less time than its examples one by one: 2 to 100 times.
-        read = getattr(split, "__getitems__", None)
-        return read(indices) if read is not None else [split[index] for index in indices]
+        if self.threads < 2 or len(indices) < 2:
+            return _examples(split, indices)
+        parts = [part.tolist() for part in np.array_split(indices, min(self.threads, len(indices)))]
+        return [example for part in self._pool.map(functools.partial(_examples, split), parts) for example in part]
+
+    @functools.cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.threads, thread_name_prefix="read")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_pool"}
 
     def _batch(self, split: Any, indices: list[int]) -> HostBatch:
         examples = self._read(split, indices)
@@ -140,6 +156,12 @@ class IndexedSource:
                 "Leave it out by `fields`, or map it to numbers."
             )
         return _as_jax_has_it(self.name, field, column)
+
+
+def _examples(split: Any, indices: list[int]) -> Sequence[Any]:
+    # A data set reads a whole batch in far less time than its examples one by one: 2 to 100 times.
+    read = getattr(split, "__getitems__", None)
+    return read(indices) if read is not None else [split[index] for index in indices]
 
 
 def _num_examples(name: str, split: str, examples: Any) -> int:

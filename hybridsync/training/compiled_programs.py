@@ -225,7 +225,14 @@ class Programs:
                     "return the same fields for every unit, with the same types and numbers of dimensions"
                 )
 
-    def gradient(self, parameters: Parameters, unit: int, wire: str = FLOAT32, worker: int = 0) -> Any:
+    def gradient(
+        self,
+        parameters: Parameters,
+        unit: int,
+        wire: str = FLOAT32,
+        worker: int = 0,
+        batch: dict[str, np.ndarray] | None = None,
+    ) -> Any:
         """Return the contribution of `unit` at `parameters`; dispatched, not awaited.
 
         Args:
@@ -234,16 +241,17 @@ class Programs:
           wire: number format that both are rounded to (see `hybridsync.training.wire`). Rounding has programs of its
             own: the gradient's last bits depend on what it is compiled with.
           worker: worker that computes it.
+          batch: raw examples of the unit; None reads them.
         """
         at, key = self.placement, self.keys[worker % len(self.keys)]
         parameters = at.at_worker(parameters, worker)
         if wire == FLOAT32:
-            batch, pid = self.batch(unit), os.getpid()
+            batch, pid = self.batch(unit) if batch is None else batch, os.getpid()
             try:
                 return self.unit_gradient(parameters, at.batch(batch, worker), np.int32(unit), key)
             finally:
                 end_if_forked(pid)  # out of the loss, which is traced here
-        return self._round_grads(self.gradient(self._round_parameters(parameters), unit, worker=worker))
+        return self._round_grads(self.gradient(self._round_parameters(parameters), unit, worker=worker, batch=batch))
 
     def sum(self, contributions: Sequence[Any], weights: Sequence[float] = ()) -> Any:
         """Return the sum of contributions in their order, to the bit what `total` gives for any number of them.

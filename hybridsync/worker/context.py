@@ -15,7 +15,8 @@ from hybridsync.protocols.base import FLOAT32
 from hybridsync.training.buffer_layout import first_non_finite
 from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.state import TrainState
-from hybridsync.worker.requests import LeaseUnits, SendPart
+from hybridsync.worker.prefetch import Prefetch
+from hybridsync.worker.requests import ComputeUnit, LeaseUnits, SendPart
 from hybridsync.worker.stats import WorkerRecorder
 
 
@@ -33,6 +34,7 @@ class WorkerContext:
       programs: the compiled programs.
       recorder: collects spans, losses and times.
       emulation: emulates a slow device and a slow link.
+      prefetch: reads the data of units ahead; None where they are read when they are needed.
     """
 
     worker: int
@@ -40,25 +42,31 @@ class WorkerContext:
     programs: Programs
     recorder: WorkerRecorder
     emulation: Emulation
+    prefetch: Prefetch | None = None
 
     def lease(self, request: LeaseUnits) -> LeaseReply:
         """Ask the chief for units."""
         return self.chief.lease(request.request)
 
     def gradient(
-        self, parameters: Parameters, unit: int, wire: str = FLOAT32, prepare: Callable[[Any], None] = nothing
+        self,
+        parameters: Parameters,
+        request: ComputeUnit,
+        wire: str = FLOAT32,
+        prepare: Callable[[Any], None] = nothing,
     ) -> Any:
         """Compute a unit's contribution to its end, and take as long as the emulated device would.
 
         Args:
           parameters: parameters to compute on.
-          unit: unit whose gradient is computed.
+          request: names the unit whose gradient is computed.
           wire: number format of the contribution.
           prepare: prepares what follows without reading the contribution, which an emulated device still computes.
         """
-        recorder = self.recorder
-        started = recorder.clock.monotonic()
-        contribution = self.programs.gradient(parameters, unit, wire, self.worker)
+        recorder, unit, prefetch = self.recorder, request.unit, self.prefetch
+        batch = self.programs.batch(unit) if prefetch is None else prefetch.take(unit, request.ahead)
+        started = recorder.clock.monotonic()  # a device can compute once its data are there
+        contribution = self.programs.gradient(parameters, unit, wire, self.worker, batch)
         jax.block_until_ready(contribution)
         prepare(contribution)
         if self.emulation.active:

@@ -108,7 +108,7 @@ class GroupEngine:
         base, parameters = self._sequence, numerics.parameters(self._state)
         if self._member.protocol.serves_averages:
             self._served = yield Start(RunBeside(self._serve(self._number + 1)))
-        contribution = yield ComputeUnit(self._unit, parameters)
+        contribution = yield ComputeUnit(self._unit, parameters, self.leases.ahead)
         recorder.compute("group", started, self._member.now(), numerics.loss(contribution))
         return Gradient(self._unit, base, contribution, numerics.non_finite(contribution))
 

@@ -95,7 +95,7 @@ class _Calls:
         return self._groups.join_group(request.request)
 
     def _compute(self, request: ComputeUnit) -> Any:
-        return self._context.gradient(request.parameters, request.unit)
+        return self._context.gradient(request.parameters, request)
 
     def _update(self, request: UpdateOwn) -> TrainState:
         state = self._context.programs.update(

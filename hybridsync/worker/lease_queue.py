@@ -63,6 +63,10 @@ class Allotment:
         self._low_at = (self.position + self.known) // 2
         self._calm_until = self.known + 1 if self.final else self._low_at
 
+    def ahead(self, offset: int = 0) -> int | None:
+        """Return the unit that lies `offset` behind the next one; None where it is not here yet."""
+        return next(iter(self._stream.slice(self.position + offset, 1)), None)
+
     def next_units(self, count: int) -> tuple[int, ...]:
         """Return the next `count` units, fewer where there are fewer."""
         if count == 1 and (units := next(self._one_by_one, None)):  # through a range, as asynchronous workers go

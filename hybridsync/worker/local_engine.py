@@ -61,6 +61,7 @@ class LocalEngine:
         self._transfers = Transfers(member, self._calls)
         say_idle = self._tell_idle if member.protocol.awaits_workers else None
         self.leases = LeaseQueue(member, ahead=ahead, takes_fewer=True, say_idle=say_idle)
+        self._unit = -1  # the one that is computed
         self._in_hand: list[int] = []
         self._again: list[int] = []
         self._was_idle = False
@@ -147,8 +148,8 @@ class LocalEngine:
     def _compute(self, effect: Compute) -> IO:
         (unit,), parameters, recorder = effect.units, effect.parameters, self._member.recorder
         while unit is not None:
-            started = recorder.computing(unit)
-            contribution = yield ComputeUnit(unit, parameters.parameters)
+            started, self._unit = recorder.computing(unit), unit
+            contribution = yield ComputeUnit(unit, parameters.parameters, self._ahead)
             recorder.compute("server", started, self._member.now(), self._numerics.loss(contribution))
             gradient = Gradient((unit,), parameters.sequence, contribution)
             if not self._numerics.non_finite(contribution):
@@ -156,6 +157,11 @@ class LocalEngine:
             yield from self._drop(gradient)
             unit = yield from self._another(parameters)
         return Gradient((), parameters.sequence, None)
+
+    def _ahead(self) -> int | None:
+        """Return the unit that is computed next, of those in hand or of those that are leased."""
+        later = self._in_hand[self._in_hand.index(self._unit) + 1 :] or self._again
+        return later[0] if later else self.leases.ahead()
 
     def _drop(self, gradient: Gradient) -> IO:
         yield from self._transfers.end()  # a link has room for one call

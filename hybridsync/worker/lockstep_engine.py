@@ -56,6 +56,7 @@ class LockstepEngine:
         self._step = 0
         self._started = 0.0
         self._units: Units = ()  # of the step in progress, of all members
+        self._coming: Units = ()  # own units of the step in progress that are still to be computed
         self._unfit: list[str] = []  # of each own unit, what is not finite in it
         self._reasons: tuple[str, ...] = ()  # why units of the step are missing, by their place
 
@@ -82,9 +83,9 @@ class LockstepEngine:
 
     def _compute(self, effect: Compute) -> IO:
         self._unfit, total, numerics, recorder = [], None, self._numerics, self._member.recorder
-        for unit in effect.units:
-            started = recorder.computing(unit)
-            contribution = yield ComputeUnit(unit, None)
+        for index, unit in enumerate(effect.units):
+            started, self._coming = recorder.computing(unit), effect.units[index + 1 :]
+            contribution = yield ComputeUnit(unit, None, self._ahead)
             recorder.compute("sync", started, self._member.now(), numerics.loss(contribution))
             # The check comes before the collective: one NaN entry would spoil the total of all members.
             unfit = numerics.non_finite(contribution)
@@ -92,6 +93,10 @@ class LockstepEngine:
             if not unfit:
                 total = contribution if total is None else numerics.sum((total, contribution))
         return numerics.zero if total is None else total
+
+    def _ahead(self) -> int | None:
+        """Return the unit that this member computes next, in this step or the next one."""
+        return self._coming[0] if self._coming else self.leases.ahead(self._places[0]) if self._places else None
 
     def _average(self, effect: Average) -> IO:
         member, recorder = self._member, self._member.recorder

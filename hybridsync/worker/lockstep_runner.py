@@ -75,7 +75,7 @@ class _Calls:
             self._communicator.enter()
 
     def _compute(self, request: ComputeUnit) -> Any:
-        return self._context.gradient(self._replica.parameters(self._context.worker), request.unit)
+        return self._context.gradient(self._replica.parameters(self._context.worker), request)
 
     def _all_reduce(self, request: AllReduce) -> tuple[Any, float]:
         with self._watchdog.work("a lock-step step", UNLIMITED):  # the chief judges which member it waits for

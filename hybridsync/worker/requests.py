@@ -26,7 +26,7 @@ what was begun, and to upload an optimizer state.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -43,6 +43,10 @@ class LeaseUnits:
     request: LeaseRequest
 
 
+def nothing_ahead() -> None:
+    """Know of no next unit."""
+
+
 @dataclass(slots=True)
 class ComputeUnit:
     """Compute the contribution of one unit.
@@ -50,10 +54,13 @@ class ComputeUnit:
     Args:
       unit: number of the unit.
       parameters: parameters to compute it on; None takes those of this worker's replica.
+      ahead: returns the unit that this worker will probably compute next, whose data may be read meanwhile; None where
+        that is not known.
     """
 
     unit: int
     parameters: Any
+    ahead: Callable[[], int | None] = nothing_ahead
 
 
 Verb = Literal["pull", "push_pull", "push", "ready", "idle", "download_opt_state", "upload_opt_state"]

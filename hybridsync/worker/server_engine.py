@@ -64,7 +64,7 @@ class ServerEngine:
     def _compute(self, effect: Compute) -> IO:
         (unit,), version, recorder = effect.units, effect.parameters, self._member.recorder
         started = recorder.computing(unit)
-        contribution = yield ComputeUnit(unit, version.parameters)
+        contribution = yield ComputeUnit(unit, version.parameters, self.leases.ahead)
         recorder.compute("server", started, self._member.now(), self._numerics.loss(contribution))
         return Gradient(effect.units, version.sequence, contribution)
 

@@ -151,7 +151,7 @@ class _Calls:
         return {LeaseUnits: self._context.lease, ComputeUnit: self._compute, CallServer: call}
 
     def _compute(self, request: ComputeUnit) -> Any:
-        return self._context.gradient(request.parameters, request.unit, self._wire, self._prepare)
+        return self._context.gradient(request.parameters, request, self._wire, self._prepare)
 
     def _pull(self, push: Push, _: Any) -> Any:
         with self._pull_work:

@@ -52,8 +52,8 @@ class Spoiling:
     def __getattr__(self, name: str):
         return getattr(self._programs, name)
 
-    def gradient(self, parameters, unit: int, wire: str = "float32", worker: int = 0):
-        contribution = self._programs.gradient(parameters, unit, wire, worker)
+    def gradient(self, parameters, unit: int, wire: str = "float32", worker: int = 0, batch=None):
+        contribution = self._programs.gradient(parameters, unit, wire, worker, batch)
         if unit not in self._units:
             return contribution
         floats = contribution["floats"]

@@ -20,6 +20,7 @@ from hybridsync.worker.link import ServerLink
 from hybridsync.worker.lockstep_runner import lockstep_runner
 from hybridsync.worker.loop import WorkerLoop
 from hybridsync.worker.phase_runner import CommunicatorOf
+from hybridsync.worker.prefetch import Prefetch
 from hybridsync.worker.replica import Replica
 from hybridsync.worker.self_probe import Measuring
 from hybridsync.worker.server_runner import ServerRunner
@@ -60,7 +61,8 @@ def worker_loop(
     config = run.config
     communicator_of = emulated_collectives(run, programs, communicator_of, recorder.clock)
     emulation = Emulation(config.emulation, config.workload)
-    context = WorkerContext(worker, chief, programs, recorder, emulation)
+    prefetch = Prefetch(programs.batch) if getattr(run.task.source, "threads", 0) else None
+    context = WorkerContext(worker, chief, programs, recorder, emulation, prefetch)
     runners = {
         LOCKSTEP: lockstep_runner(context, replica, communicator_of, ahead),
         SERVER: ServerRunner(context, link_of, ahead),
