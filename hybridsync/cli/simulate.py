@@ -33,7 +33,11 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "configuration file, or recipe:NAME; that of the calibrating run by default")
 flags.DEFINE_string("scenario", None, "scenario file, as configs/scenarios/straggler.py; equal workers without")
 flags.DEFINE_string("calibrate", None, "workdir of a finished real run to fit the cluster to")
-flags.DEFINE_string("plan", None, "name[(key=value,...)][:share%],..., or auto: what hybridsync tune found")
+flags.DEFINE_string(
+    "plan",
+    None,
+    "name[(key=value,...)][:12.5%|:3200u|:10passes],..., or auto: what hybridsync tune found",
+)
 flags.DEFINE_string("history", None, "hybridsync tune's file, for auto; the user's or $HYBRIDSYNC_HISTORY by default")
 flags.DEFINE_string("compare", None, "plans to put side by side, separated by semicolons")
 flags.DEFINE_integer("workers", None, "workers; the configuration's by default")

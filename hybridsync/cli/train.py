@@ -43,7 +43,11 @@ flags.DEFINE_string(
     "workers", None, "workers, or FEWEST..MOST for a run on several hosts; the configuration's by default"
 )
 flags.DEFINE_integer("servers", None, "parameter servers; the configuration's by default")
-flags.DEFINE_string("plan", None, "name[(key=value,...)][:share%],..., or auto: what hybridsync tune found")
+flags.DEFINE_string(
+    "plan",
+    None,
+    "name[(key=value,...)][:12.5%|:3200u|:10passes],..., or auto: what hybridsync tune found",
+)
 flags.DEFINE_string("history", None, "hybridsync tune's file, for auto; the user's or $HYBRIDSYNC_HISTORY by default")
 flags.DEFINE_integer("seed", None, "seed; the configuration's by default")
 flags.DEFINE_multi_string("set", [], "path=value of any configuration value; may be repeated")

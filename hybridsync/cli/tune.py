@@ -23,7 +23,7 @@ from hybridsync.config import LoadedConfig, RunConfig, load_config, load_values
 from hybridsync.config.recipes import located
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError
 from hybridsync.core.paths import local_path
-from hybridsync.policies.search_rules import Rules, Search, plan_of
+from hybridsync.policies.search_rules import Rules, Search, length_of, plan_of
 from hybridsync.runtime.role_signals import handled
 from hybridsync.tuning.search import Runner
 from hybridsync.tuning.search_table import next_line, table, verdict_lines
@@ -135,6 +135,9 @@ def search_here(console: Console) -> None:
         console.print(table(search))
         for line in verdict_lines(search):
             console.print(line)
+        if runtime != "processes":  # there JAX and the data are the runs' alone
+            source = loaded.build(loaded.config)[0].source
+            console.print(length_of(search.share, loaded.config.workload, loaded.config.unit_size, source.num_examples))
         return search
 
     if not FLAGS.confirm:

@@ -260,7 +260,7 @@ class RunConfig:
         min_workers: how many of them must be present for a run, and for a phase, to begin; 0 for a run that begins with
             all of them, and continues as long as there is one.
         servers: number of parameter servers; threads of one process share one store, whatever this number.
-        plan: `name[(key=value,...)][:share%]`, separated by commas.
+        plan: `name[(key=value,...)][:length]`, separated by commas; lengths are `12.5%`, `3200u` or `10passes`.
         seed: random seed of initialisation, data order and augmentation; 0 up to 2**32 - 1.
         optimizer: values for the file's `optimizer()`.
         model: the file's own frozen dataclass.
@@ -347,6 +347,8 @@ class RunConfig:
 
     def _check_plan(self) -> None:
         plan = Plan.parse(self.plan)
+        if plan.has_passes:  # checked once the data are known (see `Run`)
+            return
         begin = 0
         for stage, end in zip(plan.stages, plan.ends(self.workload), strict=True):
             if end <= begin:

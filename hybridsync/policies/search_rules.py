@@ -239,6 +239,28 @@ def plan_of(share: Fraction) -> str:
     return f"bsp:{percent(share)},asp"
 
 
+FEWEST_PASSES = 20
+"""Passes over the data below which the share that is needed depends on the length of the job (measured)."""
+
+
+def length_of(share: Fraction, workload: int, unit_size: int, num_examples: int) -> str:
+    """Return how long the lock-step of an answer is, and whether it says anything of jobs of other lengths.
+
+    >>> length_of(Fraction(1, 16), 16_000, 32, 16_000)
+    'length: lock-step takes 1,000 of 16,000 units, 2 of 32 passes over the data'
+    >>> length_of(Fraction(1, 4), 1_600, 10, 8_000).partition(". ")[2]
+    'The job is shorter than 20 passes: a longer one may need a smaller share'
+    """
+    units, passes = round(share * workload), Fraction(unit_size, num_examples)
+    line = (
+        f"length: lock-step takes {units:,} of {workload:,} units, {float(units * passes):.3g} of "
+        f"{float(workload * passes):.3g} passes over the data"
+    )
+    if workload * passes >= FEWEST_PASSES:
+        return line
+    return f"{line}. The job is shorter than {FEWEST_PASSES} passes: a longer one may need a smaller share"
+
+
 def percent(share: Fraction) -> str:
     """Return a share as a plan writes it, exact for every share of a search.
 

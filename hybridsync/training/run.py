@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ class Run:
     """A task, an optimizer and the values they run with.
 
     Args:
-      config: resolved configuration.
+      config: resolved configuration; passes in its plan become units of the task's data.
       task, optimizer: model, loss and data, and the optimizer of the training.
       workdir: folder for everything that the run writes; None leaves nothing.
       file: the configuration file as it was given; None for an embedded run.
@@ -49,6 +51,12 @@ class Run:
     optimizer: Optimizer
     workdir: Path | None
     file: Path | None = None
+
+    def __post_init__(self) -> None:
+        plan = Plan.parse(self.config.plan)
+        if plan.has_passes and isinstance(self.task, Task):  # another object is refused by `check`
+            in_units = plan.in_units(Fraction(self.task.source.num_examples, self.config.unit_size))
+            object.__setattr__(self, "config", dataclasses.replace(self.config, plan=str(in_units)))
 
     @functools.cached_property
     def plan(self) -> Plan:

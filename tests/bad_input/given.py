@@ -10,7 +10,7 @@ from tests.bad_input.place import Place
 
 FRESH = ("--workdir=FOLDER/fresh",)
 HERE = ("--runtime=inprocess",)
-GRAMMAR = r"write name\[\(key=value,\.\.\.\)\]\[:share%\], separated by commas; for example bsp:12\.5%,asp"
+GRAMMAR = r"write name\[\(key=value,\.\.\.\)\]\[:length\], separated by commas; for example bsp:12\.5%,asp, .*"
 OTHER = "use the earlier value or a fresh workdir"
 TRAINS_OTHERWISE = OTHER + r", or pass --accept_changes \(Trainer\(accept_changes=True\)\) to train on with the new one"
 

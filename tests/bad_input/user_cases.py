@@ -230,7 +230,7 @@ PLAN = [
         r"plan 'bsp:100%,asp': the shares already sum to 100 %, which leaves nothing for 'asp'; lower a share or "
         "remove that stage"),
     Given("two stages without a share", ("--plan=bsp,asp",),
-        "plan 'bsp,asp': 'bsp' and 'asp' both lack a share; give all but one of them a share in %"),
+        "plan 'bsp,asp': 'bsp' and 'asp' both lack a length; give all but one of them a length"),
     Given("a share of nothing", ("--plan=bsp:0%,asp",),
         "plan 'bsp:0%,asp': the share of 'bsp' is 0 %; it must lie above 0 and up to 100 %"),
     Given("a share below a unit", ("--plan=bsp:0.1%,asp",),

@@ -105,7 +105,7 @@ def test_a_platform_that_is_not_there_is_no_fault_of_the_file(
         check=False,
     )
     assert done.returncode == 1
-    told = done.stderr.splitlines()[-1]
+    (told,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert told.startswith(f"error: JAX has no devices: {why}")
     assert "Name a platform that is there with JAX_PLATFORMS." in told
     assert "correct the file" not in told and "JAX_PLATFORMS=''" not in told

@@ -165,7 +165,7 @@ def test_what_config_json_can_hold_is_taken() -> None:
     ("plan", "message"),
     [
         ("bsp:60%,asp:60%", "the shares sum to 120 %"),
-        ("bsp,asp", "both lack a share"),
+        ("bsp,asp", "both lack a length"),
         ("bsp:0.001%,asp", "'bsp' would get no unit of the 4000"),
     ],
 )
@@ -415,7 +415,7 @@ def test_an_absent_file_is_refused_and_the_nearest_one_named(tmp_path: Path) -> 
 def test_a_plan_error_of_a_file_stays_a_plan_error(tmp_path: Path) -> None:
     file = tmp_path / "bad.py"
     file.write_text(HEADER + "def config():\n    return RunConfig(workload=9, unit_size=1, plan='bsp,asp')\n")
-    with pytest.raises(PlanError, match="both lack a share"):
+    with pytest.raises(PlanError, match="both lack a length"):
         load_config(file)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from hybridsync.core.errors import PlanError
@@ -23,6 +25,11 @@ GOOD = [
     ("gba(size=4.5)", 10, (10,)),
     ("bsp():50%,asp()", 10, (5, 10)),
     ("bsp:0.1%,asp", 6000, (6, 6000)),
+    ("bsp:3200u,asp", 16_000, (3200, 16_000)),
+    ("asp,bsp:1u", 100, (99, 100)),
+    ("bsp:40u,ssp:25%,asp", 200, (40, 90, 200)),
+    ("bsp:40u,asp:60u", 100, (40, 100)),
+    ("bsp:40u,asp:60%", 100, (40, 100)),
 ]
 
 BAD = [
@@ -52,6 +59,10 @@ BAD = [
     ("ssp(s=(1))", "cannot read"),
     ("bsp:1e1%,asp", "cannot read"),
     ("bsp;asp", "cannot read"),
+    ("bsp:0u,asp", "0u; it must be whole and above 0"),
+    ("bsp:1.5u,asp", "1.5u; it must be whole and above 0"),
+    ("bsp:0passes,asp", "0passes; it must be above 0"),
+    ("bsp:3pass,asp", "cannot read"),
 ]
 
 
@@ -68,6 +79,33 @@ def test_a_bad_plan_is_refused_with_what_is_wrong_in_it(text, named):
         Plan.parse(text)
     assert named in str(refusal.value)
     assert refusal.value.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [("bsp:101u,asp", "101"), ("bsp:60u,asp:50%", "110"), ("bsp:60u,asp:30u", "90"), ("bsp:60u,ssp:50%,asp", "110")],
+)
+def test_lengths_that_do_not_make_up_the_workload_are_refused_with_both(text, taken):
+    with pytest.raises(PlanError, match=f"its stages make up {taken} units, the workload is 100; change a length"):
+        Plan.parse(text).ends(100)
+
+
+@pytest.mark.parametrize(
+    ("text", "in_units"),
+    [
+        ("bsp:10passes,asp", "bsp:1250u,asp"),
+        ("bsp:0.5passes,ssp(staleness=2):30%,asp", "bsp:62u,ssp(staleness=2):30%,asp"),
+        ("bsp:0.0001passes,asp", "bsp:1u,asp"),
+        ("bsp:7u,asp", "bsp:7u,asp"),
+    ],
+)
+def test_passes_become_units_of_the_data(text, in_units):
+    plan = Plan.parse(text)
+    assert str(Plan.parse(str(plan))) == str(plan)
+    assert str(plan.in_units(Fraction(1000, 8))) == in_units
+    if plan.has_passes:
+        with pytest.raises(PlanError, match="passes are as long as the data"):
+            plan.ends(10_000)
 
 
 def test_arguments_keep_their_order_and_text():

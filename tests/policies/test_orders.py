@@ -23,7 +23,7 @@ def test_any_protocol_without_a_state_of_its_own_may_be_ordered(name: str) -> No
     ("spec", "config", "message"),
     [
         ("sps", {}, "unknown protocol 'sps'; did you mean 'ssp'"),
-        ("asp:50%", {}, "'asp:50%' is a plan; name one protocol without a share, for example 'asp'"),
+        ("asp:50%", {}, "'asp:50%' is a plan; name one protocol without a length, for example 'asp'"),
         ("asp,bsp", {}, "'asp,bsp' is a plan; name one protocol"),
         ("backup(m=9)", {"workers": 2}, "backup"),
         (
