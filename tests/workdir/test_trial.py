@@ -298,8 +298,8 @@ def test_an_environment_that_jax_refuses_is_an_input_that_is_refused_by_name(
     flags = [f"--config={ROOT / 'configs' / 'tally.py'}", f"--runtime={runtime}", "--set=workload=40"]
     done = train(tmp_path, *flags, **{variable: value})
     assert done.returncode == 1, done.stderr
-    *_, last = done.stderr.splitlines()
-    assert last.startswith("error: ") and variable in last and named in last
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert variable in error and named in error
     assert "restart" not in done.stdout + done.stderr
 
 
