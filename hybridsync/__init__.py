@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from hybridsync.core.errors import HybridSyncError
     from hybridsync.core.plan import Plan
+    from hybridsync.interfaces.callbacks import Callback
     from hybridsync.trainer import FitResult, Trainer
     from hybridsync.training.optimizer import Optimizer
     from hybridsync.training.task import Task
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
+    "Callback": "interfaces.callbacks",
     "CheckpointConfig": "config",
     "DeviceConfig": "config",
     "EmulationConfig": "config",
@@ -48,6 +50,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Callback",
     "CheckpointConfig",
     "DeviceConfig",
     "EmulationConfig",
