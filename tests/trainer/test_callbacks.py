@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hybridsync import Callback, EmulationConfig, TelemetryConfig
+from hybridsync import Callback, EmulationConfig, TelemetryConfig, Trainer
 from hybridsync.core.errors import ConfigError
 from hybridsync.emulation.device import Emulation
 from hybridsync.interfaces.callbacks import CallbackRun, Values
@@ -286,3 +286,22 @@ def test_an_interrupt_out_of_a_callback_saves_and_the_next_run_completes(tmp_pat
     options: dict[str, Any] = {"workdir": tmp_path / "run", "emulation": SLOW}
     assert tally_trainer("asp", 400, callbacks=[Interrupting()], **options).fit().summary.exit == "preempted"
     assert tally_trainer("asp", 400, **options).fit().completed
+
+
+FILE = """
+from configs.tally import config, optimizer, task
+from hybridsync import Callback
+
+class Marks(Callback):
+    def on_end(self, run, summary):
+        (run.workdir / "marked").write_text(summary["exit"])
+
+def callbacks(config): return [Marks()]
+"""
+
+
+def test_a_configuration_files_callbacks_are_called_in_threads_as_well(tmp_path: Path) -> None:
+    (tmp_path / "user.py").write_text(FILE)
+    options: dict[str, Any] = {"workdir": tmp_path / "run", "progress": False}
+    assert Trainer.from_config(tmp_path / "user.py", ["workload=40", "workers=2"], **options).fit().completed
+    assert (tmp_path / "run" / "marked").read_text() == "completed"
