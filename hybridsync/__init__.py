@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from hybridsync.training.optimizer import Optimizer
     from hybridsync.training.task import Task
     from hybridsync.tuning.embedded import tune
+    from hybridsync.workdir.keep_best import KeepBest
 
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
     "Callback": "interfaces.callbacks",
+    "KeepBest": "workdir.keep_best",
     "CheckpointConfig": "config",
     "DeviceConfig": "config",
     "EmulationConfig": "config",
@@ -56,6 +58,7 @@ __all__ = [
     "EmulationConfig",
     "FitResult",
     "HybridSyncError",
+    "KeepBest",
     "Optimizer",
     "OptimizerConfig",
     "Plan",

@@ -22,11 +22,13 @@ class CallbackRun:
       config: resolved configuration.
       workdir: folder for everything that the run writes; None for a run that leaves nothing.
       stop: `stop(reason)` has the run save and end, with `exit` "stopped": the same command does not train on.
+      say: `say(text)` shows one line where the run shows its own.
     """
 
     config: RunConfig
     workdir: Path | None
     stop: Callable[[str], object]
+    say: Callable[[str], object]
 
 
 class Callback:

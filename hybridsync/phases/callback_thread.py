@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from hybridsync.chief.run_control import RunControl
 from hybridsync.core.clock import Clock
+from hybridsync.core.errors import printable
 from hybridsync.interfaces.callbacks import Callback, CallbackRun
-from hybridsync.phases.guests import Guests
+from hybridsync.phases.guests import MOST_TEXT, Guests
+from hybridsync.training.run import Run
 
 MOST_WAITING = 1024
 """Calls that may wait for the one under way; what comes while so many do is left out, and reported."""
@@ -29,33 +32,39 @@ class CallbackThread:
     """Calls callbacks one after another, in the order of what they follow.
 
     The controller's thread calls every public method. The callbacks' own thread never writes the record: it leaves
-    its reports for `look`.
+    notes for `look`.
 
     Args:
-      callbacks: the user's; where there are none, there is no thread.
-      run: what each of them is called with.
-      reports: writes what is reported, from the controller's thread.
-      preempt: asks the run to save and stop.
+      run: the run, with its callbacks; where there are none, there is no thread.
+      control: takes their wish to stop the run.
+      reports: writes what they raise, from the controller's thread.
+      show_line: shows one line, from the controller's thread.
       clock: measures how long each callback takes.
     """
 
     def __init__(
         self,
-        callbacks: tuple[Callback, ...],
-        run: CallbackRun,
+        run: Run,
+        control: RunControl,
         reports: Guests,
-        preempt: Callable[[], object],
+        show_line: Callable[[str], None],
         clock: Clock,
     ) -> None:
-        self._callbacks, self._run, self._reports, self._clock = callbacks, run, reports, clock
+        self._callbacks, self._reports, self._clock = run.callbacks, reports, clock
+        self._notes: deque[Callable[[], None]] = deque()
+        self._run = CallbackRun(
+            run.config,
+            run.workdir,
+            stop=control.stop,
+            say=lambda text: self._notes.append(partial(show_line, printable(str(text))[:MOST_TEXT])),
+        )
+        self._guests = _Noting(lambda *told: self._notes.append(partial(reports.failed, *told)), control.preempt, clock)
         self._calls: queue.Queue[Callable[[], None] | None] = queue.Queue(MOST_WAITING)
-        self._failed: deque[tuple[str, str, str]] = deque()
-        self._guests = _Notes(self._failed.append, preempt, clock)
         self._current: tuple[str, float] | None = None  # what is called, and since when
         self._named: tuple[str, float] | None = None  # the last call that was reported as late
         self._left_out = 0
         self._thread = threading.Thread(target=self._work, name="callbacks", daemon=True)
-        if callbacks:
+        if self._callbacks:
             self._thread.start()
 
     def __bool__(self) -> bool:
@@ -81,10 +90,9 @@ class CallbackThread:
                 self._left_out += 1
 
     def look(self) -> None:
-        """Report what callbacks have raised, and the one that is late."""
-        while self._failed:
-            name, why, then = self._failed.popleft()
-            self._reports.failed(name, why, then)
+        """Report what callbacks have raised and said, and the one that is late."""
+        while self._notes:
+            self._notes.popleft()()
         current = self._current  # read once: the other thread changes it
         if current is None or current is self._named or self._clock.monotonic() - current[1] < LATE_SECS:
             return
@@ -132,17 +140,15 @@ class CallbackThread:
             self._current = None
 
 
-class _Notes(Guests):
-    """Keeps what guests raise for another thread, which counts and reports it."""
+class _Noting(Guests):
+    """Leaves what guests raise to another thread, which counts and reports it."""
 
-    def __init__(
-        self, note: Callable[[tuple[str, str, str]], object], stop: Callable[[], object], clock: Clock
-    ) -> None:
+    def __init__(self, note: Callable[[str, str, str], object], stop: Callable[[], object], clock: Clock) -> None:
         super().__init__(lambda *told, **fields: None, lambda line: None, stop, clock)
         self._note = note
 
     def failed(self, name: str, why: str, then: str = "training goes on") -> None:
-        self._note((name, why, then))
+        self._note(name, why, then)
 
 
 def _copied(value: Any) -> Any:

@@ -18,7 +18,6 @@ from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.chief.run_control import RunControl
 from hybridsync.core.clock import Clock
 from hybridsync.core.counted import counted
-from hybridsync.interfaces.callbacks import CallbackRun
 from hybridsync.interfaces.commands import Order
 from hybridsync.interfaces.messages import Process, RoleEvent, Snapshot
 from hybridsync.interfaces.phase import Phase
@@ -117,8 +116,7 @@ class Reporter:
         self.guests = Guests(self.event, self.show_line, chief.preempt, clock)
         self._stragglers: set[int] = set()
         self._orders_told = _newest_order(told)
-        followed = CallbackRun(run.config, run.workdir, chief.stop)
-        self._callbacks = CallbackThread(run.callbacks, followed, self.guests, chief.preempt, clock)
+        self._callbacks = CallbackThread(run, chief, self.guests, self.show_line, clock)
         self._callbacks.call("on_start")
 
     # --- what the controller reports ---
