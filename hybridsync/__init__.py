@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hybridsync.core.errors import HybridSyncError
     from hybridsync.core.plan import Plan
     from hybridsync.interfaces.callbacks import Callback
+    from hybridsync.telemetry.trackers import MLflow, WandB
     from hybridsync.trainer import FitResult, Trainer
     from hybridsync.training.optimizer import Optimizer
     from hybridsync.training.task import Task
@@ -43,11 +44,13 @@ _HOMES = {
     "ScheduleConfig": "config",
     "TelemetryConfig": "config",
     "HybridSyncError": "core.errors",
+    "MLflow": "telemetry.trackers",
     "Optimizer": "training.optimizer",
     "Plan": "core.plan",
     "Task": "training.task",
     "FitResult": "trainer",
     "Trainer": "trainer",
+    "WandB": "telemetry.trackers",
     "tune": "tuning.embedded",
 }
 
@@ -59,6 +62,7 @@ __all__ = [
     "FitResult",
     "HybridSyncError",
     "KeepBest",
+    "MLflow",
     "Optimizer",
     "OptimizerConfig",
     "Plan",
@@ -67,6 +71,7 @@ __all__ = [
     "Task",
     "TelemetryConfig",
     "Trainer",
+    "WandB",
     "tune",
 ]
 

@@ -19,7 +19,7 @@ from hybridsync.training.run import Run
 
 MOST_WAITING = 1024
 """Calls that may wait for the one under way; what comes while so many do is left out, and reported."""
-LATE_SECS = 2.0
+LATE_SECS = 4.0
 """From when on a call is named that has not returned."""
 END_SECS = 30.0
 """The longest that the end of a run waits for its callbacks."""
