@@ -62,7 +62,7 @@ class CallbackThread:
         self._calls: queue.Queue[Callable[[], None] | None] = queue.Queue(MOST_WAITING)
         self._current: tuple[str, float] | None = None  # what is called, and since when
         self._named: tuple[str, float] | None = None  # the last call that was reported as late
-        self._left_out = 0
+        self._left_out, self._is_closed = 0, False
         self._thread = threading.Thread(target=self._work, name="callbacks", daemon=True)
         if self._callbacks:
             self._thread.start()
@@ -102,9 +102,13 @@ class CallbackThread:
         )
 
     def close(self, summary: Mapping[str, Any]) -> None:
-        """Call `on_end`, and wait for all calls until `END_SECS`; what is not done by then is abandoned, and named."""
-        if not self._callbacks:
+        """Call `on_end`, and wait for all calls until `END_SECS`; what is not done by then is abandoned, and named.
+
+        A run's end that is broken off comes a second time: it waits no more.
+        """
+        if not self._callbacks or self._is_closed:
             return
+        self._is_closed = True
         until = self._clock.monotonic() + END_SECS
         self._await(lambda: not self._calls.full(), until)
         self.call("on_end", summary)

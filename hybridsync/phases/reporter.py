@@ -523,7 +523,7 @@ class Reporter:
             units_by_host=self._recorder.figures.read().hosts_of(counts.applied),
             start_up_secs=self._start_up_secs,
             quarantined_workers={str(worker): why for worker, why in sorted(self._chief.members.quarantined.items())},
-            stop_reason=self._chief.stop_reason or "",
+            stop_reason=self._chief.stop_reason or "" if how == "stopped" else "",
             callback_secs=self._callbacks.seconds,
         )
         if self._callbacks:

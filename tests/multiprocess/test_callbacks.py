@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -95,6 +97,49 @@ def test_a_callback_stops_processes_for_good_and_what_others_do_harms_nothing(pl
     assert len(events_of(workdir, "phase_entered")) == 1
     told = [sys.executable, "-m", "hybridsync", "status", str(workdir)]
     assert "stopped" in subprocess.run(told, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+LATER = """
+import dataclasses, os
+from pathlib import Path
+from configs import tally
+from configs.tally import optimizer, task
+from hybridsync import Callback, EmulationConfig, KeepBest, TelemetryConfig
+
+HERE = Path(__file__).parent
+
+class Stops(Callback):
+    def on_start(self, run):
+        with open(HERE / "started", "a") as file:
+            file.write(f"{os.getpid()}\\n")
+
+    def on_evaluation(self, run, evaluation):
+        if (HERE / "stop").exists():
+            run.stop("told to")
+
+def config():
+    telemetry = TelemetryConfig(evaluate_units=20)
+    return dataclasses.replace(tally.config(), telemetry=telemetry, emulation=EmulationConfig(compute_secs=0.02))
+
+def callbacks(config):
+    return [Stops(), KeepBest("max_count")]
+"""
+
+
+def test_a_chief_that_takes_the_place_of_a_lost_one_calls_callbacks_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "user.py").write_text(LATER)
+    workdir = tmp_path / "run"
+    with Job(workdir, str(tmp_path / "user.py"), "--plan=asp", "--workers=2", "--set=workload=20000") as job:
+        job.until(lambda: (workdir / "best" / "best.json").exists(), "a checkpoint was kept")
+        (first,) = (tmp_path / "started").read_text().split()
+        os.kill(int(first), signal.SIGKILL)
+        job.until(lambda: len((tmp_path / "started").read_text().split()) == 2, "another chief made callbacks")
+        (tmp_path / "stop").touch()
+        assert job.wait() == 0, job.output + job.logs()
+        summary = job.summary()
+    assert (summary["exit"], summary["stop_reason"], summary["units"]["rolled_back"]) == ("stopped", "told to", 0)
+    assert (summary["final"]["min_count"], summary["final"]["max_count"], summary["final"]["stray"]) == (1, 1, 0)
+    assert len(list((workdir / "best").glob("[0-9]*"))) == 1
 
 
 @pytest.mark.parametrize(

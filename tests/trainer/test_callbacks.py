@@ -277,6 +277,31 @@ def test_the_command_again_says_why_it_does_not_train_on_and_how_to(tmp_path: Pa
     assert f"init_from={tmp_path / 'run'}" in said
 
 
+class StopsAt(Callback):
+    """Stops the run in one of its methods."""
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+
+    def on_start(self, run: CallbackRun) -> None:
+        if self._method == "on_start":
+            run.stop("at once")
+
+    def on_end(self, run: CallbackRun, summary: Values) -> None:
+        run.stop("too late")
+
+
+def test_a_run_may_be_stopped_before_its_first_unit_and_not_after_its_last(tmp_path: Path) -> None:
+    first, last = tmp_path / "first", tmp_path / "last"
+    stopped = tally_trainer("asp", 4000, workdir=first, emulation=SLOW, callbacks=[StopsAt("on_start")]).fit()
+    assert (stopped.summary.exit, stopped.summary.stop_reason) == ("stopped", "at once")
+    assert stopped.summary.units.applied < 4000 and stopped.summary.units.rolled_back == 0
+    assert tally_trainer("asp", 4000, workdir=first).fit().summary.units == stopped.summary.units
+    done = tally_trainer("asp", 64, workdir=last, callbacks=[StopsAt("on_end")]).fit()
+    assert done.completed and done.summary.stop_reason == ""
+    assert events_of(last, "stop_ordered") == events_of(last, "user_code_failed") == []
+
+
 class Interrupting(Callback):
     def on_phase(self, run: CallbackRun, phase: Values) -> None:
         raise KeyboardInterrupt
