@@ -23,14 +23,19 @@ if TYPE_CHECKING:
     )
     from hybridsync.core.errors import HybridSyncError
     from hybridsync.core.plan import Plan
+    from hybridsync.interfaces.callbacks import Callback
+    from hybridsync.telemetry.trackers import MLflow, WandB
     from hybridsync.trainer import FitResult, Trainer
     from hybridsync.training.optimizer import Optimizer
     from hybridsync.training.task import Task
     from hybridsync.tuning.embedded import tune
+    from hybridsync.workdir.keep_best import KeepBest
 
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
+    "Callback": "interfaces.callbacks",
+    "KeepBest": "workdir.keep_best",
     "CheckpointConfig": "config",
     "DeviceConfig": "config",
     "EmulationConfig": "config",
@@ -39,20 +44,25 @@ _HOMES = {
     "ScheduleConfig": "config",
     "TelemetryConfig": "config",
     "HybridSyncError": "core.errors",
+    "MLflow": "telemetry.trackers",
     "Optimizer": "training.optimizer",
     "Plan": "core.plan",
     "Task": "training.task",
     "FitResult": "trainer",
     "Trainer": "trainer",
+    "WandB": "telemetry.trackers",
     "tune": "tuning.embedded",
 }
 
 __all__ = [
+    "Callback",
     "CheckpointConfig",
     "DeviceConfig",
     "EmulationConfig",
     "FitResult",
     "HybridSyncError",
+    "KeepBest",
+    "MLflow",
     "Optimizer",
     "OptimizerConfig",
     "Plan",
@@ -61,6 +71,7 @@ __all__ = [
     "Task",
     "TelemetryConfig",
     "Trainer",
+    "WandB",
     "tune",
 ]
 

@@ -32,6 +32,7 @@ from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import ConfigError, HybridSyncError, NotRunning
 from hybridsync.core.paths import local_path
 from hybridsync.devices.placement import local_devices
+from hybridsync.interfaces.callbacks import Callback, checked_callbacks
 from hybridsync.interfaces.commands import SwitchReply, SwitchRequest
 from hybridsync.phases.reporter import Hook
 from hybridsync.runtime.inprocess import InProcess
@@ -54,7 +55,10 @@ LOOK_SECS = 1.0
 MOST_INTERRUPTS = 2
 """How often Ctrl-C asks a run to save and stop; a later one is raised as KeyboardInterrupt."""
 
-_OPTIONS = ("workdir", "resume", "init_from", "convert_units", "accept_changes", "progress", "file", "history")
+_OPTIONS = (
+    *("workdir", "resume", "init_from", "convert_units", "accept_changes"),
+    *("progress", "file", "history", "callbacks"),
+)
 """Of the trainer itself, beside the fields of its RunConfig."""
 
 
@@ -132,6 +136,7 @@ class Trainer:
       accept_changes: allow a resume with another model, loss or optimizer.
       progress: show one line of progress on stderr.
       file: the configuration file that the values come from, for the record.
+      callbacks: objects of classes that inherit `hybridsync.Callback`.
       history: job history that `hybridsync.tune` or `hybridsync tune` wrote, for plan "auto"; None takes the user's.
       **fields: fields of RunConfig: workload, unit_size, workers, plan, seed, ...
 
@@ -155,11 +160,13 @@ class Trainer:
         progress: bool = True,
         file: str | Path | None = None,
         history: str | Path | None = None,
+        callbacks: Sequence[Callback] = (),
         **fields: Any,
     ) -> None:
         check_known("Trainer", fields, [*annotations(RunConfig), *_OPTIONS])
         config = RunConfig(**fields) if config is None else dataclasses.replace(config, **fields)
-        self._run = _planned(Run(config, task, optimizer, _path(workdir), _path(file)), _path(history))
+        run = Run(config, task, optimizer, _path(workdir), _path(file), checked_callbacks(callbacks, "callbacks"))
+        self._run = _planned(run, _path(history))
         self._run.check()
         if resume not in get_args(Resume):
             raise ConfigError(f"resume must be one of {', '.join(get_args(Resume))}, got {resume!r}; correct it")
@@ -190,6 +197,7 @@ class Trainer:
         for name in ("workdir", "init_from", "history"):
             options[name] = _path(options.get(name))  # before the file runs, which may change the working directory
         loaded = load_config(file, overrides)
+        options.setdefault("callbacks", loaded.callbacks(loaded.config))
         return cls(*loaded.build(loaded.config), loaded.config, file=file, **options)
 
     def add_hook(self, hook: Hook, *, every: int) -> None:
@@ -231,9 +239,9 @@ class Trainer:
         """Train to the end of the workload, or go on where the workdir's checkpoint ends.
 
         Ctrl-C, a notebook's stop button and `preempt` save the state and return it early, with `summary.exit`
-        "preempted". Another signal that ends the process (SIGTERM, SIGHUP, SIGUSR1, SIGUSR2) ends it once the state is
-        saved. Signals that the program handles itself are left to it. An error that a handler raises comes out of
-        `fit` once the state is saved.
+        "preempted"; `run.stop` of a callback does with "stopped". Another signal that ends the process (SIGTERM,
+        SIGHUP, SIGUSR1, SIGUSR2) ends it once the state is saved. Signals that the program handles itself are left to
+        it. An error that a handler raises comes out of `fit` once the state is saved.
 
         Raises:
           ConfigError, WorkdirError, ResumeError, CheckpointError, DataError: refused before anything was trained.
@@ -256,7 +264,7 @@ class Trainer:
         try:
             opening = open_run(run, resume=self._resume, init_from=self._init_from, **self._allowed)
         except AlreadyCompleted as done:
-            self._say(f"{done}; nothing is left to do")
+            self._say(str(done))
             units = Units(**done.summary["units"])
             return FitResult(done.state, Summary(**{**done.summary, "units": units}), run.task)
         with contextlib.ExitStack() as opened:

@@ -10,9 +10,9 @@ from hybridsync.chief.orders import Orders
 from hybridsync.chief.phase_membership import Doing
 from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.chief.run_state import RunState
-from hybridsync.core.errors import HybridSyncError, PhaseBroken
+from hybridsync.core.errors import HybridSyncError, PhaseBroken, printable
 from hybridsync.core.units import UnitSet
-from hybridsync.interfaces.messages import Snapshot, StateVersion
+from hybridsync.interfaces.messages import MOST_REASON_CHARS, Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
 from hybridsync.policies.straggler_detector import Judged
@@ -144,6 +144,28 @@ class RunControl:
         """Ask the run to save its state and stop."""
         with self._condition:
             self._state.preempted = True
+            self._condition.notify_all()
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Reason of the callback that stopped the run for good; None where none did."""
+        with self._condition:
+            return self._state.stop_reason
+
+    def stop(self, reason: str) -> None:
+        """Ask the run to save its state and end for good: as `preempt`, but the same command does not train on.
+
+        Args:
+          reason: any object; its text is for the record.
+        """
+        text = printable(str(reason))[:MOST_REASON_CHARS]
+        with self._condition:
+            state = self._state
+            if state.over or state.stop_reason is not None:
+                return
+            state.stop_reason = text
+            state.reports.stops.append(text)
+            state.preempted = True
             self._condition.notify_all()
 
     def fail(self, error: HybridSyncError) -> None:

@@ -63,6 +63,8 @@ class RunState:
       revoked: phases that broke. They stay here for good: a stopped process may ask much later.
       fenced: (worker, incarnation) of lost workers that servers have not been notified of yet.
       preempted: the run was asked to stop.
+      stop_reason: reason of the callback that stopped the run for good; None where none did.
+      on_break: called when a phase breaks, so that threads hear of it at once.
       over: the run is over.
       ended: processes of which a supervisor has said that they have ended.
       informed: (role, id) of those that have heard that it is over.
@@ -101,6 +103,8 @@ class RunState:
         self.detector = detector or NullDetector()
         self.restarted, self.known, self.end_process = restarted, known, evict
         self.preempted = self.over = False
+        self.stop_reason: str | None = None
+        self.on_break: Callable[[], object] = lambda: None
         self.orders, self.ask_stop, self.leave, self.figures = orders or Orders(), ask_stop, leave, RunFigures()
         self.revoked: set[PhaseId] = set()
         self.fenced: list[tuple[int, int]] = []
@@ -158,6 +162,7 @@ class RunState:
         self.revoked.add(phase_id)
         self.leases.close()
         self.condition.notify_all()
+        self.on_break()
 
     def as_broken(self) -> PhaseBroken:
         """Return the error that waits end with while the phase is broken."""

@@ -21,7 +21,7 @@ from hybridsync.core.paths import local_path
 from hybridsync.interfaces.commands import StopRequest
 from hybridsync.runtime.control_file import read_control
 from hybridsync.runtime.running_run import await_end, command_port, explained
-from hybridsync.telemetry.summary import SUMMARY_FILE, read_summary
+from hybridsync.telemetry.summary import ENDS, SUMMARY_FILE, read_summary
 
 STOP_SECS = 180.0
 """How long the run may take to save and leave; its supervisor gives up the chief after 120 s."""
@@ -65,9 +65,9 @@ def told_of(workdir: Path, before: tuple[int, int]) -> str:
             f"the run in {workdir} ended, and nothing says that it saved (no new {SUMMARY_FILE}); {look}"
         )
     how, units = summary["exit"], summary["units"]["applied"]
-    if how not in ("completed", "preempted"):
+    if how not in (*ENDS, "preempted"):
         raise HybridSyncError(f"the run in {workdir} {how} at unit {units:,}: {summary.get('error')}; {look}")
-    again = "" if how == "completed" else "; the command that started it goes on from there"
+    again = "" if how in ENDS else "; the command that started it goes on from there"
     return f"stopped: {how} at unit {units:,}{again}"
 
 

@@ -197,7 +197,7 @@ def train_here(launch: Launch) -> int:
         from hybridsync.trainer import Trainer
 
         use_cache(open_cache(launch.compilation_cache, None, functools.partial(print, file=sys.stderr)))
-        run = launch.run()
+        run = launch.run(with_callbacks=True)
         trainer = Trainer(
             run.task,
             run.optimizer,
@@ -207,11 +207,12 @@ def train_here(launch: Launch) -> int:
             init_from=launch.init_from,
             **launch.allowed,
             file=run.file,
+            callbacks=run.callbacks,
         )
         if asked.is_set():  # nothing has begun that could be saved
             return EXIT_PREEMPTED
         try:
-            return EXIT_COMPLETED if trainer.fit().completed else EXIT_PREEMPTED
+            return EXIT_COMPLETED if trainer.fit().summary.is_over else EXIT_PREEMPTED
         except SystemExit as error:  # of the user's code: its exit code says nothing of the run
             raise HybridSyncError(f"the run was broken off by user code: SystemExit: {error}") from error
 

@@ -1,4 +1,4 @@
-"""Configuration files: Python files with `config()`, `task(config)` and `optimizer(config)`."""
+"""Configuration files: Python files with `config()`, `task(config)`, `optimizer(config)`, maybe `callbacks(config)`."""
 
 import difflib
 import importlib.machinery
@@ -47,6 +47,17 @@ class LoadedConfig:
         """
         with _explaining(Path(self.module.__file__ or "")):
             return self.module.task(config), self.module.optimizer(optimizer_config or config)
+
+    @ends_forks
+    def callbacks(self, config: RunConfig) -> Any:
+        """Return what the file's `callbacks(config)` returns, () where it has none; only the chief may ask.
+
+        Raises:
+            HybridSyncError: it refuses its input.
+            ConfigError: it raises something else.
+        """
+        with _explaining(Path(self.module.__file__ or "")):
+            return self.module.callbacks(config) if hasattr(self.module, "callbacks") else ()
 
 
 @ends_forks

@@ -88,7 +88,7 @@ class CaptureStage:
         self._reporter.tick()
         self._reporter.ended(snapshot)
         is_last = snapshot.held.units >= self._workload
-        self._state.evaluates = is_last or not self._control.preempted
+        self._state.evaluates = is_last or not self._control.preempted or self._control.stop_reason is not None
         if self._state.evaluates:
             self._saving.evaluates(snapshot.held.units)
         self._saving.training.clear()

@@ -160,7 +160,8 @@ class Controller:
                 f"asked to stop, the run has saved {saved:,} units, but not the {lost:,} applied after them: {why}; "
                 "run the same command again, which applies them again"
             )
-        return self._reporter.finish("completed" if completed else "preempted", None)
+        early = "preempted" if self._control.stop_reason is None else "stopped"
+        return self._reporter.finish("completed" if completed else early, None)
 
     def _save_in_spite_of(self, error: BaseException) -> None:
         """Break the phase off at whatever stage it is, and commit the newest state that a role holds.

@@ -78,7 +78,8 @@ class GatherStage:
         state.reason = "death"
         self._timer.record("gather", started)
         self._timer.restart()
-        state.evaluates = state.snapshot.held.units >= self._workload
+        stopped = self._control.stop_reason is not None
+        state.evaluates = stopped or state.snapshot.held.units >= self._workload
         return state_machine.Gathered(last=state.evaluates or self._control.preempted)
 
     def go_on_from(self, snapshot: Snapshot, why: str, *, rolled_back: bool) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,9 +22,11 @@ from hybridsync.interfaces.commands import Order
 from hybridsync.interfaces.messages import Process, RoleEvent, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Span
+from hybridsync.phases.callback_thread import FOLLOWED, CallbackThread
 from hybridsync.phases.checkpointing import Commit
 from hybridsync.phases.guests import Guests, name_of
 from hybridsync.policies.straggler_detector import Decision
+from hybridsync.storage.jsonl import plain
 from hybridsync.telemetry.events import COMMON, read_events, started_at
 from hybridsync.telemetry.host_units import HostWorker, nested
 from hybridsync.telemetry.metrics import Metrics, Staleness
@@ -114,6 +116,8 @@ class Reporter:
         self.guests = Guests(self.event, self.show_line, chief.preempt, clock)
         self._stragglers: set[int] = set()
         self._orders_told = _newest_order(told)
+        self._callbacks = CallbackThread(run, chief, self.guests, self.show_line, clock)
+        self._callbacks.call("on_start")
 
     # --- what the controller reports ---
 
@@ -125,7 +129,10 @@ class Reporter:
             self._stragglers.add(fields["worker"])
         elif kind in ("straggler_cleared", "worker_left"):
             self._stragglers.discard(fields.get("worker", -1))
-        return self._recorder.events.write(kind, **{"phase": phase_number, **fields})
+        event = self._recorder.events.write(kind, **{"phase": phase_number, **fields})
+        if method := FOLLOWED.get(kind):
+            self._callbacks.call(method, event)
+        return event
 
     def _look_for_start(self) -> None:
         """Let the run's time go on from this session's first unit, once that is leased."""
@@ -395,6 +402,7 @@ class Reporter:
         self._received_bytes.update(reports.received_bytes)
         self._applied_by.update(reports.applied_by)
         self._settle_switches()
+        self._callbacks.look()
         if self._phase is None or not self._recorder.events.elapsed.runs:
             return
         now, units = self._clock.monotonic(), self._chief.num_applied
@@ -461,6 +469,9 @@ class Reporter:
         self._recorder.metrics.write(metrics, at)
         self._show(metrics)
         self._recorder.board.metrics(metrics)
+        if self._callbacks:
+            t = round(self._recorder.events.elapsed.at(at), 6)
+            self._callbacks.call("on_metrics", plain({"t": t, **asdict(metrics)}))
         for index, (hook, every) in enumerate(self._hooks):
             if metrics.units >= self._due[index]:
                 self._due[index] = (metrics.units // every + 1) * every
@@ -498,7 +509,6 @@ class Reporter:
         if self._phase is not None and news:
             until = self._done_since or self._clock.monotonic()
             self._write_metrics(self._metrics(self._joined(), until), until)
-        self.guests.close()
         counts = self._chief.counts()
         summary = Summary(
             exit=how,
@@ -513,7 +523,16 @@ class Reporter:
             units_by_host=self._recorder.figures.read().hosts_of(counts.applied),
             start_up_secs=self._start_up_secs,
             quarantined_workers={str(worker): why for worker, why in sorted(self._chief.members.quarantined.items())},
+            stop_reason=self._chief.stop_reason or "" if how == "stopped" else "",
+            callback_secs=self._callbacks.seconds,
         )
+        if self._callbacks:
+            self._write_summary(summary)  # first: they may take their time, and the process may be ended meanwhile
+            self._callbacks.close(plain(asdict(summary)))
+            summary = replace(summary, callback_secs=self._callbacks.seconds)
+            each = ", ".join(f"{name} {secs:.1f} s" for name, secs in summary.callback_secs.items())
+            self.show_line(f"callbacks took, in a thread of their own: {each or '0 s'}")
+        self.guests.close()
         self.event("run_finished", exit=how, units=counts.applied, error=error)
         self._recorder.progress.close()
         self.show_line(
@@ -521,12 +540,15 @@ class Reporter:
             f"{counted(len(self._switches.written), 'switch', 'switches')}"
             + (f"; everything is in {self._run.workdir}" if self._run.workdir is not None else "")
         )
+        self._write_summary(summary)
+        return summary
+
+    def _write_summary(self, summary: Summary) -> None:
         if self._run.workdir is not None:
             try:
                 write_summary(self._run.workdir, summary, self._recorder.fence)
             except OSError as refusal:  # what was trained is saved, and the same command writes it once there is room
                 logging.error("%s: %s; it lacks its summary.json", self._run.workdir, refusal)
-        return summary
 
     def _learning_rate(self, units: int) -> float:
         assert self._phase is not None

@@ -49,7 +49,7 @@ class RunStage:
         """Let the phase run until something is due.
 
         Raises:
-          PhaseBroken: the phase lost a member without which it cannot go on.
+          PhaseBroken: the phase lost a member without which it cannot go on, or a callback has stopped the run.
           WaitTimeout: it stands still, and its workers are threads, which cannot be given up.
         """
         phase = self._state.current_phase
@@ -60,6 +60,11 @@ class RunStage:
             if self._commits.is_over:
                 return self._commits.await_commit()
             if over or self._control.preempted:
+                if not over and self._control.stop_reason is not None and not phase.mode.has_group_rounds:
+                    # A drain would apply all units in hand. The newest state that a role holds is whole, and is found
+                    # as after a loss; replicas that meet in groups are one state after a drain alone.
+                    self._control.break_phase(f"a callback has stopped the run: {self._control.stop_reason}")
+                    raise self._control.as_broken()
                 return self._ends()
             self._pace.check(phase)
             if self._control.stamps()[0]:

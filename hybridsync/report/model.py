@@ -113,7 +113,7 @@ class RunModel:
 
     Args:
         record: the record that the model was made from.
-        exit: "completed", "preempted", "failed" or "unfinished".
+        exit: "completed", "stopped", "preempted", "failed" or "unfinished".
         error: reason of a failure; None if the run did not fail.
         secs: the run's last moment on its own time axis.
         start_up_secs: seconds that the run's sessions took until their first units, which are not on that axis; None if

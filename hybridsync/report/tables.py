@@ -78,6 +78,12 @@ def _facts(run: RunModel) -> dict[str, str]:
         found["start-up"] = f"{duration(run.start_up_secs)} before it"
     figures = {key: value for key, value in (summary.get("final") or {}).items() if isinstance(value, int | float)}
     found |= {f"final {key}": number(value) for key, value in figures.items()}
+    if summary.get("stop_reason"):
+        found["stopped"] = escape(f"by a callback: {summary['stop_reason']}")
+    taken = {name: secs for name, secs in (summary.get("callback_secs") or {}).items() if isinstance(secs, int | float)}
+    if taken:
+        each = ", ".join(f"{name} {duration(secs)}" for name, secs in taken.items())
+        found["callbacks"] = escape(f"{each}, in a thread of their own")
     found["plan"] = escape(str(summary.get("plan") or config.get("plan", "-")))
     if config:
         found["roles"] = f"{counted(config['workers'], 'worker')}, {counted(config['servers'], 'server')}"

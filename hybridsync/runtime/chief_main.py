@@ -102,7 +102,7 @@ def run_chief(
                 check_order=partial(checked_order, sums_refused=sums_refused),
             )
     except AlreadyCompleted as done:
-        print(f"{done}; nothing is left to do", file=screen, flush=True)
+        print(done, file=screen, flush=True)
         return EXIT_COMPLETED
     run = opening.run
     assert run.workdir is not None and opening.lock is not None
@@ -124,7 +124,7 @@ def run_chief(
     finally:
         recorder.close()
         opening.lock.release()
-    return EXIT_COMPLETED if summary.exit == "completed" else EXIT_PREEMPTED
+    return EXIT_COMPLETED if summary.is_over else EXIT_PREEMPTED
 
 
 def _manage(

@@ -77,6 +77,7 @@ class InProcess:
         self.chief = self._role.chief
         apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log)
         self._wake = threading.Event()
+        self.chief.state.on_break = self._wake.set
         self._stop = threading.Event()
         self._transport = transport = InProcessTransport()
         transport.serve(Services(holder=self._role.committed, chief=self.chief.service), CHIEF)

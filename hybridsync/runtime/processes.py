@@ -24,6 +24,7 @@ from hybridsync.core.errors import AddressError, ConfigError, WorkdirError
 from hybridsync.core.work_deadlines import COMPILE_SECS
 from hybridsync.devices.environment import worker_environment
 from hybridsync.interfaces.agents import AgentHello
+from hybridsync.interfaces.callbacks import checked_callbacks
 from hybridsync.policies.plan_checks import check_plan, parsed_plan, sums_among_workers
 from hybridsync.runtime import watchdog
 from hybridsync.runtime.cluster_spec import ClusterSpec, digest_of
@@ -169,8 +170,11 @@ class Launch:
         """The resolved values."""
         return self.loaded.config
 
-    def run(self) -> Run:
+    def run(self, *, with_callbacks: bool = False) -> Run:
         """Return the run; the first call that imports JAX.
+
+        Args:
+          with_callbacks: whether this process is the chief's, which calls them.
 
         Raises:
           HybridSyncError: the configuration's task or optimizer refuses its input.
@@ -179,7 +183,9 @@ class Launch:
 
         # A schedule's shares are of the workload that the run has.
         task, optimizer = self.loaded.build(self.config, continued(self.workdir, self.config))
-        run = Run(self.config, task, optimizer, self.workdir, self.file)
+        callbacks = self.loaded.callbacks(self.config) if with_callbacks else ()
+        where = f"{self.file}: callbacks(config)"
+        run = Run(self.config, task, optimizer, self.workdir, self.file, checked_callbacks(callbacks, where))
         run.check()
         return run
 
@@ -410,7 +416,7 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
 
     def run_of_launch() -> Run:
         with dog.work("building the task", COMPILE_SECS):
-            return load().run()
+            return load().run(with_callbacks=child.role == "chief")
 
     if child.role == "chief":
         launch = load()

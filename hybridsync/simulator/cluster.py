@@ -355,6 +355,7 @@ class Scenario:
       chaos: faults of messages.
       save_fails: numbers of the saves that fail, counted from 0.
       preempt_secs: second of the run at which it is asked to save its state and stop; infinite for never.
+      for_good: a callback asks for that stop, by `run.stop`.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
@@ -367,6 +368,7 @@ class Scenario:
     chaos: Chaos = Chaos()
     save_fails: tuple[int, ...] = ()
     preempt_secs: float = math.inf
+    for_good: bool = False
     switches: tuple[Switch, ...] = ()
 
     @property

@@ -371,7 +371,8 @@ class SimulatedCluster:
         for switch in scenario.switches:
             loop.at(switch.at_secs, self._switch, switch.spec)
         if scenario.preempt_secs < math.inf:
-            loop.at(scenario.preempt_secs, lambda: self.chief.service.preempt())
+            stop, preempt = self.chief.control.stop, self.chief.service.preempt
+            loop.at(scenario.preempt_secs, lambda: stop("by a callback") if scenario.for_good else preempt())
         for pause in scenario.pauses:
             loop.at(pause.at_secs, self._pause, pause.worker, pause.secs, pause.replaced)
         for hang in scenario.hangs:

@@ -23,6 +23,9 @@ _HOLDS: Mapping[str, Mapping[str, type]] = {
 }
 """The values that are read back from each file, by their paths inside."""
 
+ENDS = ("completed", "stopped")
+"""Values of `exit` with which a run is over for good."""
+
 PACKAGES = ("hybridsync", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grpcio", "protobuf", "numpy")
 
 
@@ -46,7 +49,7 @@ class Summary:
     """Holds the values of summary.json, name by name.
 
     Args:
-        exit: end of the run: "completed", "preempted" or "failed".
+        exit: end of the run: "completed", "stopped" by a callback for good, "preempted" or "failed".
         units: the ledger's account.
         examples: examples applied.
         seconds: seconds from the first unit leased, stalls and earlier sessions included: the run's time at its end.
@@ -60,9 +63,11 @@ class Summary:
         quarantined_workers: number of each worker that was given up in this session, and why.
         start_up_secs: seconds that this session and earlier ones took from their command to their first unit, which
             `seconds` does not count.
+        stop_reason: reason that the callback gave which stopped the run; "" for another end.
+        callback_secs: seconds that each callback took in this session, by the name of its class.
     """
 
-    exit: Literal["completed", "preempted", "failed"]
+    exit: Literal["completed", "stopped", "preempted", "failed"]
     units: Units
     examples: int
     seconds: float
@@ -74,6 +79,13 @@ class Summary:
     quarantined_workers: Mapping[str, str] = field(default_factory=dict)
     units_by_host: Mapping[str, int] = field(default_factory=dict)
     start_up_secs: float = 0.0
+    stop_reason: str = ""
+    callback_secs: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the same command does not train on."""
+        return self.exit in ENDS
 
 
 def write_summary(workdir: str | os.PathLike[str], summary: Summary, fence: Fence = unfenced) -> None:

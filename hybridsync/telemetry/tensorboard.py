@@ -102,8 +102,8 @@ class TensorBoard:
 
     def metrics(self, metrics: Metrics) -> None:
         figures: dict[str, float | None] = {
-            "loss/training": metrics.loss,
-            "learning_rate": metrics.learning_rate,
+            "train/loss": metrics.loss,
+            "train/learning_rate": metrics.learning_rate,
             "examples_per_sec/all": metrics.examples_per_sec,
         }
         figures |= {f"staleness/{name}": value for name, value in metrics.staleness.items()}
@@ -111,7 +111,7 @@ class TensorBoard:
         self._scalars(metrics.units, figures)
 
     def evaluated(self, units: int, figures: Mapping[str, Any]) -> None:
-        self._scalars(units, {f"{name}/evaluation": value for name, value in figures.items()})
+        self._scalars(units, {f"eval/{name}": value for name, value in figures.items()})
 
     def entered(self, units: int, text: str) -> None:
         self._write(units, self._summary.text("phase", text))

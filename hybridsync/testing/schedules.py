@@ -162,6 +162,7 @@ def draw(seed: int, plans: tuple[str, ...] = PLANS, *, online: bool = False) -> 
         chaos=chaos,
         save_fails=tuple(i for i in range(6) if i and one_in(10)),
         preempt_secs=when() if one_in(6) else math.inf,
+        for_good=seed % 2 == 1,
     )
     unfit = frozenset(unit for unit in range(2 * units) if one_in(12)) if one_in(5) else frozenset()
     return Schedule(seed, random.choice(plans), workers, servers, units, unfit, scenario, online)

@@ -61,7 +61,8 @@ def try_schedule(
 ) -> Outcome:
     """Run a schedule and check it.
 
-    A run that is preempted, or ends because its last save fails or lacks units, is started again, as its user would.
+    A run that is preempted or stopped by a callback, or ends because its last save fails or lacks units, is started
+    again, as its user would.
 
     Args:
       schedule: schedule to try.
@@ -102,7 +103,7 @@ def try_schedule(
             return Outcome(
                 how, units.applied, units.dropped, len(checks.phases), restart_count, units.rolled_back, seconds, calls
             )
-        if how == "preempted":
+        if how in ("preempted", "stopped"):
             checks.check_saved()
         scenario = dataclasses.replace(scenario, preempt_secs=math.inf, switches=())
     raise checks.fail(f"the run has not ended after {MAX_SESSIONS} starts")
@@ -126,8 +127,8 @@ def _live(simulated: SimulatedCluster, checks: Checks) -> str:
         raise checks.fail(f"the run failed: {type(error).__name__}: {error}") from error
     except Violation:
         raise checks.found or Violation("?") from None
-    if summary.exit == "preempted" and simulated.scenario.preempt_secs == math.inf:
-        raise checks.fail("the run was preempted, though nobody asked it to stop")
+    if summary.exit != "completed" and simulated.scenario.preempt_secs == math.inf:
+        raise checks.fail(f"the run was {summary.exit}, though nobody asked it to stop")
     return summary.exit
 
 

@@ -22,6 +22,7 @@ from hybridsync.core.user_code import ends_forks
 from hybridsync.devices.mesh import divide
 from hybridsync.devices.placement import DevicePlacement, Placement, SharedDevice
 from hybridsync.devices.rules import Places, on_mesh
+from hybridsync.interfaces.callbacks import Callback
 from hybridsync.policies.momentum import MomentumHandling, is_asynchronous, momentum_handling
 from hybridsync.policies.plan_checks import check_plan, parsed_plan
 from hybridsync.protocols.base import Outer, Protocol
@@ -44,6 +45,7 @@ class Run:
       task, optimizer: model, loss and data, and the optimizer of the training.
       workdir: folder for everything that the run writes; None leaves nothing.
       file: the configuration file as it was given; None for an embedded run.
+      callbacks: the user's, which the chief calls; the runs of all other roles have none.
     """
 
     config: RunConfig
@@ -51,6 +53,7 @@ class Run:
     optimizer: Optimizer
     workdir: Path | None
     file: Path | None = None
+    callbacks: tuple[Callback, ...] = ()
 
     def __post_init__(self) -> None:
         plan = Plan.parse(self.config.plan)

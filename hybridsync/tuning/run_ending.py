@@ -38,7 +38,7 @@ def ended(workdir: Path, config: RunConfig) -> Made | None:
     """Return how the run in a workdir ended, None where it did not complete and did not diverge.
 
     Raises:
-      ConfigError: its task measures no accuracy.
+      ConfigError: its task measures no accuracy, or a callback stopped it.
       ResumeError: it is a run of another job than `config` describes.
       WorkdirError: its summary or its configuration cannot be read.
     """
@@ -49,6 +49,11 @@ def ended(workdir: Path, config: RunConfig) -> Made | None:
         return None
     if summary["exit"] == "completed":
         return Made(accuracy_of(summary["final"]), float(summary["seconds"]), converged_in(workdir))
+    if summary["exit"] == "stopped":
+        raise ConfigError(
+            f"the run in {workdir} was stopped by a callback ({summary.get('stop_reason')}); a search compares whole "
+            "runs: leave run.stop out of callbacks(config)"
+        )
     if summary["exit"] == "failed" and (summary.get("error") or "").startswith(DIVERGED):
         return Made(None, float(summary["seconds"]))
     return None

@@ -149,7 +149,7 @@ def start_snapshot(opening: Opening, snapshot_buffer: SnapshotBuffer) -> Snapsho
 
 
 class AlreadyCompleted(Exception):
-    """The workdir's run has reached its workload; nothing is left to do.
+    """The workdir's run has reached its workload, or a callback has stopped it; nothing is left to do.
 
     Args:
       message: text for the user, with the units.
@@ -349,9 +349,18 @@ def _check_goes_on(run: Run, workdir: Path, restored: Restored) -> None:
     record = restored.run
     check_record(record, restored.ledger, f"checkpoint {restored.step} in {workdir / CHECKPOINTS}")
     summary = read_summary(workdir)
-    if summary is not None and summary["exit"] == "completed" and restored.units >= run.config.workload:
-        message = f"{run.workdir} is complete: {restored.units} of {run.config.workload} units applied"
+    workload, how = run.config.workload, None if summary is None else summary["exit"]
+    if summary is not None and how == "completed" and restored.units >= workload:
+        message = f"{run.workdir} is complete: {restored.units} of {workload} units applied; nothing is left to do"
         raise AlreadyCompleted(message, restored.state, summary)
+    if summary is not None and how == "stopped" and restored.units >= summary["units"]["applied"]:
+        why = f": {summary['stop_reason']}" if summary.get("stop_reason") else ""
+        raise AlreadyCompleted(
+            f"{run.workdir} was stopped for good by a callback at {restored.units} of {workload} units{why}; to train "
+            f"more from its state, take a fresh workdir, with init_from={run.workdir}",
+            restored.state,
+            summary,
+        )
     source = run.describe_source()
     if record["source"] != source:
         changed = sorted(key for key in {*source, *record["source"]} if source.get(key) != record["source"].get(key))

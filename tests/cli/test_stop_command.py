@@ -68,12 +68,15 @@ def test_a_run_that_fails_while_it_stops_is_told_of(
     assert raised.value.exit_code == 70
 
 
+@pytest.mark.parametrize(
+    ("how", "then"), [("preempted", "; the command that started it goes on from there"), ("stopped", "")]
+)
 def test_a_run_that_has_saved_is_stopped(
-    tmp_path: Path, supervisor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, supervisor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, how: str, then: str
 ) -> None:
     leave(tmp_path, "preempted", 50)
-    said = stopped(tmp_path, supervisor, monkeypatch, lambda: leave(tmp_path, "preempted", 900))
-    assert said == "stopped: preempted at unit 900; the command that started it goes on from there"
+    said = stopped(tmp_path, supervisor, monkeypatch, lambda: leave(tmp_path, how, 900))
+    assert said == f"stopped: {how} at unit 900{then}"
 
 
 def test_ctrl_c_ends_the_waiting_with_one_line(

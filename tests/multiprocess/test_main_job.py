@@ -163,7 +163,7 @@ def test_the_timeline_is_a_chrome_trace_with_a_row_for_every_role(job: Job) -> N
 def test_the_summary_has_its_fields(job: Job) -> None:
     summary = job.summary()
     fields = {"exit", "units", "examples", "seconds", "plan", "switches", "final", "staleness", "error"}
-    fields |= {"quarantined_workers", "units_by_host", "start_up_secs"}
+    fields |= {"quarantined_workers", "units_by_host", "start_up_secs", "stop_reason", "callback_secs"}
     assert summary.keys() == fields
     assert (summary["exit"], summary["error"], summary["plan"]) == ("completed", None, "bsp:12.5%,asp")
     assert summary["examples"] == WORKLOAD * UNIT_SIZE

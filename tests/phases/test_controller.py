@@ -41,6 +41,7 @@ class FakeControl:
     """A chief that hears how the run ends."""
 
     num_applied = WORKLOAD
+    stop_reason: str | None = None
 
     def __init__(self) -> None:
         self.members = FakeMembers()

@@ -38,6 +38,7 @@ class Chief:
     rates: dict[int, float] = field(default_factory=lambda: {0: 50.0, 1: 50.0})
     first_and_last: tuple[float, float] = (1.0, 2.0)
     preempted: bool = False
+    stop_reason: str | None = None
     ledger: Ledger = field(default_factory=lambda: Ledger(WORKLOAD))
 
     def worker_rates(self) -> dict[int, float]:

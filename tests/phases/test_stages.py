@@ -61,6 +61,7 @@ class FakeControl:
     members: FakeMembers = field(default_factory=FakeMembers)
     num_applied: int = 8
     preempted_at: float = math.inf
+    stop_reason: str | None = None
     broken: str = ""
     failure: HybridSyncError | None = None
     gathering: bool = False

@@ -202,3 +202,13 @@ def test_axis_of_accuracy_begins_where_runs_have_settled(tmp_path: Path) -> None
         "Accuracy", "time", [Line("a", 0, 0, "marked", points[:1])], x_high=8.0, from_zero=False, settled=True
     )
     assert "0.1" in Outline(draw(early)).text, "where there is nothing later"
+
+
+def test_a_stopped_run_says_why_and_how_long_its_callbacks_took(tmp_path: Path) -> None:
+    workdir = completed(tmp_path / "run")
+    file = workdir / "summary.json"
+    values = {"exit": "stopped", "stop_reason": "accuracy <.97>", "callback_secs": {"WandB": 3.0, "odd": "long"}}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+    text = Outline(_page(workdir)).text
+    assert "by a callback: accuracy <.97>" in text
+    assert re.search(r"WandB 3(\.\d)? s, in a thread of their own", text)

@@ -21,9 +21,10 @@ def killed(role: Any, *numbers: int) -> dict[str, Any]:
     return {"deaths": tuple(Death(role, number, STOP_SECS, 0.2) for number in numbers)}
 
 
-def stopped(plan: str, **faults: Any) -> list[dict[str, Any]]:
+def stopped(plan: str, *, for_good: bool = False, **faults: Any) -> list[dict[str, Any]]:
     """Return the events of a run that is asked to stop while something happens to its roles."""
-    scenario = Scenario(cluster=Cluster(devices=(Device(0.02, 0.1),)), preempt_secs=STOP_SECS, **faults)
+    cluster = Cluster(devices=(Device(0.02, 0.1),))
+    scenario = Scenario(cluster=cluster, preempt_secs=STOP_SECS, for_good=for_good, **faults)
     file = io.StringIO()
     try:
         simulate(tally_run(plan, workload=2000), scenario, events=file)
@@ -32,6 +33,7 @@ def stopped(plan: str, **faults: Any) -> list[dict[str, Any]]:
     return events
 
 
+@pytest.mark.parametrize("for_good", [False, True])
 @pytest.mark.parametrize(
     ("plan", "faults"),
     [
@@ -40,11 +42,13 @@ def stopped(plan: str, **faults: Any) -> list[dict[str, Any]]:
         *[(plan, {"pauses": tuple(Pause(worker, STOP_SECS, 30.0) for worker in WORKERS)}) for plan in ("asp", "bsp")],
     ],
 )
-def test_a_run_that_is_stopped_loses_nothing_that_somebody_holds(plan: str, faults: dict[str, Any]) -> None:
-    events = stopped(plan, **faults)
+def test_a_run_that_is_stopped_loses_nothing_that_somebody_holds(
+    plan: str, faults: dict[str, Any], for_good: bool
+) -> None:
+    events = stopped(plan, for_good=for_good, **faults)
     saved = [event["units"] for event in events if event["kind"] == "checkpoint"]
     assert [event for event in events if event["kind"] == "rollback"] == []
-    assert events[-1]["exit"] == "preempted" and events[-1]["units"] == saved[-1] > 100
+    assert events[-1]["exit"] == ("stopped" if for_good else "preempted") and events[-1]["units"] == saved[-1] > 100
 
 
 @pytest.mark.parametrize(("plan", "faults"), [("asp", killed("server", 0)), ("bsp", killed("worker", *WORKERS))])

@@ -50,6 +50,8 @@ def test_a_summary_holds_exactly_the_promised_names(tmp_path: Path) -> None:
         "quarantined_workers": {},
         "units_by_host": {},
         "start_up_secs": 2.5,
+        "stop_reason": "",
+        "callback_secs": {},
     }
     assert read_summary(tmp_path) == json.loads((tmp_path / "summary.json").read_text())
 

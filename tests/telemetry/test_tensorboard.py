@@ -43,8 +43,8 @@ def test_an_interval_becomes_scalars_at_its_units_that_can_be_read_at_once(tmp_p
     board.metrics(METRICS)
     assert _scalars(tmp_path) == pytest.approx(
         {
-            ("loss/training", 100): 0.25,
-            ("learning_rate", 100): 0.05,
+            ("train/loss", 100): 0.25,
+            ("train/learning_rate", 100): 0.05,
             ("examples_per_sec/all", 100): 6_400.0,
             ("examples_per_sec/worker_0", 100): 3_000.0,
             ("examples_per_sec/worker_3", 100): 3_400.0,
@@ -62,8 +62,8 @@ def test_evaluations_are_scalars_and_what_is_unknown_or_no_figure_is_left_out(tm
     board.metrics(Metrics(200, 6_400, 2, "asp", None, 0.5, 1.0, {}, {}))
     board.close()
     assert _scalars(tmp_path) == {
-        ("accuracy/evaluation", 100): 0.75,
-        ("learning_rate", 200): 0.5,
+        ("eval/accuracy", 100): 0.75,
+        ("train/learning_rate", 200): 0.5,
         ("examples_per_sec/all", 200): 1.0,
     }
 
@@ -108,7 +108,7 @@ def test_records_that_were_removed_continue_in_a_new_file(tmp_path: Path, lost: 
         file.parent.rmdir()
     board.evaluated(200, {"loss": 0.25})
     board.close()
-    assert _scalars(tmp_path) == {("loss/evaluation", 200): 0.25}
+    assert _scalars(tmp_path) == {("eval/loss", 200): 0.25}
     assert file.stat().st_mode & 0o077 == 0
 
 

@@ -120,6 +120,12 @@ def test_the_end_of_a_run_is_read_from_its_summary(tmp_path: Path, values: dict[
     assert ended(tmp_path, CONFIG) == made
 
 
+def test_a_run_that_a_callback_stopped_is_no_run_of_a_search(tmp_path: Path) -> None:
+    write_summary(tmp_path, summary(exit="stopped", stop_reason="good enough"))
+    with pytest.raises(ConfigError, match=r"stopped by a callback \(good enough\).*leave run.stop out"):
+        ended(tmp_path, CONFIG)
+
+
 def test_a_folder_without_a_summary_holds_no_end(tmp_path: Path) -> None:
     assert ended(tmp_path, CONFIG) is None
 

@@ -1,0 +1,134 @@
+"""Keeps the checkpoint of the best evaluation: the callback `KeepBest`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Literal
+
+from hybridsync.core.errors import CheckpointError, ConfigError
+from hybridsync.interfaces.callbacks import Callback, CallbackRun, Values
+from hybridsync.storage.checkpoints.manifest import Damaged, read_manifest
+from hybridsync.storage.durable import make_directory, read_file, sync_directory, write_durable
+from hybridsync.workdir.resuming import CHECKPOINTS
+
+BEST = "best"
+BEST_FILE = "best.json"
+"""Says which state it is: its metric, with the value, and `units`, `step` and `t`."""
+HELD = "partial"
+"""Checkpoints whose evaluation has not come yet."""
+
+
+class KeepBest(Callback):
+    """Keeps the checkpoint of the state with the best evaluation in `WORKDIR/best`, whatever `checkpoint.keep` is.
+
+    The files are linked, not copied. `best/best.json` says which state it is. Orbax reads `best` as it reads
+    `checkpoints`.
+
+    Args:
+      metric: figure of the evaluations, such as "accuracy".
+      mode: "max" or "min"; None takes the least where the metric's name contains "loss", else the greatest.
+    """
+
+    def __init__(self, metric: str = "accuracy", mode: Literal["max", "min"] | None = None) -> None:
+        if mode not in (None, "max", "min"):
+            raise ConfigError(f"KeepBest takes mode 'max' or 'min', got {mode!r}; correct it")
+        self._metric, self._is_least = metric, mode == "min" or (mode is None and "loss" in metric)
+        self._value: float | None = None
+        self._measured = -1  # units of the newest state that was measured
+        self._workdir: Path | None = None
+
+    def on_start(self, run: CallbackRun) -> None:
+        if run.workdir is None:
+            raise ConfigError("KeepBest keeps checkpoints, and a run without a workdir has none; name a workdir")
+        self._workdir = run.workdir
+        with contextlib.suppress(FileNotFoundError):  # else of an earlier session
+            self._value = json.loads(read_file(run.workdir / BEST / BEST_FILE)).get(self._metric)
+
+    def on_checkpoint(self, run: CallbackRun, checkpoint: Values) -> None:
+        """Hold the checkpoint until its state is measured: newer ones may take its place before."""
+        if self._workdir is not None and checkpoint["units"] > self._measured:
+            _hold(self._workdir, checkpoint["units"])
+
+    def on_evaluation(self, run: CallbackRun, evaluation: Values) -> None:
+        if self._workdir is None:
+            return
+        if self._metric not in evaluation:
+            figures = sorted(evaluation.keys() - {"t", "wall", "kind", "phase", "examples", "units"})
+            raise ConfigError(f"evaluations have no {self._metric!r}; name one of {', '.join(figures)} to KeepBest")
+        value, self._measured = evaluation[self._metric], evaluation["units"]
+        try:
+            if value is not None and self._is_better(value):  # None is a number that is not finite
+                self._keep(run, self._workdir, value, evaluation)
+        finally:
+            for held in _steps(self._workdir / BEST / HELD):
+                if _units_of(held) <= self._measured:
+                    shutil.rmtree(held, ignore_errors=True)
+
+    def on_end(self, run: CallbackRun, summary: Values) -> None:
+        if self._workdir is not None:
+            shutil.rmtree(self._workdir / BEST / HELD, ignore_errors=True)
+            if self._value is None:
+                run.say(f"KeepBest has kept no checkpoint: no evaluation had a finite {self._metric!r}")
+
+    def _is_better(self, value: float) -> bool:
+        if self._value is None:
+            return True
+        return value < self._value if self._is_least else value > self._value
+
+    def _keep(self, run: CallbackRun, workdir: Path, value: float, evaluation: Values) -> None:
+        units = evaluation["units"]
+        held = _step_of(workdir / BEST / HELD, units) or _hold(workdir, units)
+        if held is None:
+            raise CheckpointError(
+                f"the checkpoint of unit {units:,}, with the best {self._metric} so far, is gone; raise checkpoint.keep"
+            )
+        best = workdir / BEST
+        os.rename(held, best / held.name)
+        sync_directory(best)
+        told = {self._metric: value, "units": units, "step": int(held.name), "t": evaluation["t"]}
+        write_durable(best / BEST_FILE, json.dumps(told) + "\n")
+        self._value = value
+        for step in _steps(best):  # last: a crash leaves one whole step at least
+            if step.name != held.name:
+                shutil.rmtree(step, ignore_errors=True)
+        run.say(f"best {self._metric} so far, {value:.4g} at unit {units:,}: its checkpoint is kept in {best}")
+
+
+def _hold(workdir: Path, units: int) -> Path | None:
+    """Link the checkpoint of a state among those that are held; returns it there, None where there is none."""
+    step = _step_of(workdir / CHECKPOINTS, units)
+    if step is None:
+        return None
+    held = make_directory(workdir / BEST / HELD) / step.name
+    if not held.exists():
+        shutil.copytree(step, held, copy_function=_link)
+    return held
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copy2(source, target)
+
+
+def _step_of(folder: Path, units: int) -> Path | None:
+    """Return the newest step of a folder with so many units, None where there is none."""
+    return next((step for step in reversed(_steps(folder)) if _units_of(step) == units), None)
+
+
+def _steps(folder: Path) -> list[Path]:
+    found = [path for path in folder.glob("*") if path.name.isdigit()]
+    return sorted(found, key=lambda path: int(path.name))
+
+
+def _units_of(step: Path) -> int:
+    """Return the units of a step, -1 where it cannot be read: it may be removed this moment."""
+    try:
+        return read_manifest(step).units
+    except (OSError, Damaged):
+        return -1

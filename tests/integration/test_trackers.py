@@ -1,0 +1,88 @@
+"""Runs are shown in Weights & Biases (offline) and MLflow (a folder), with the real packages."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybridsync import Callback, EmulationConfig, MLflow, TelemetryConfig, Trainer, WandB
+from tests.trainers import events_of, fit_and_stop, mlp_trainer
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+UNITS, BLOCK_BYTES = 96, 1 << 15
+TAGS = {"train/loss", "train/learning_rate", "train/examples_per_sec", "eval/accuracy", "eval/loss", "phase"}
+
+
+def trainer(workdir: Path, callback: Callback) -> Trainer:
+    options: dict[str, Any] = {"workdir": workdir, "workers": 2, "emulation": EmulationConfig(compute_secs=0.02)}
+    telemetry = TelemetryConfig(evaluate_units=8, log_secs=0.05)
+    return mlp_trainer("bsp:50%,asp", UNITS, telemetry=telemetry, callbacks=[callback], **options)
+
+
+def raised(workdir: Path) -> list[str]:
+    """Return what the callbacks have raised: the trackers may take their time on a busy machine."""
+    errors = [event["error"] for event in events_of(workdir, "user_code_failed")]
+    return [error for error in errors if "has not returned" not in error]
+
+
+def records_of(file: Path) -> Iterator[bytes]:
+    """Yield the records of a file of wandb: LevelDB's log format, behind 7 bytes."""
+    content, at, record = file.read_bytes(), 7, b""
+    while at + 7 <= len(content):
+        if BLOCK_BYTES - at % BLOCK_BYTES < 7:  # a header is not divided
+            at += BLOCK_BYTES - at % BLOCK_BYTES
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, at)
+        record += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or its last part
+            yield record
+            record = b""
+
+
+def history_of(session: Path) -> list[dict[str, Any]]:
+    """Return what one session has logged."""
+    from wandb.proto import wandb_internal_pb2  # pyright: ignore[reportMissingImports]
+
+    (file,) = session.glob("*.wandb")
+    records = [wandb_internal_pb2.Record.FromString(record) for record in records_of(file)]
+    items = [record.history.item for record in records if record.WhichOneof("record_type") == "history"]
+    return [{item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in line} for line in items]
+
+
+def test_a_run_is_shown_in_weights_and_biases_offline(tmp_path: Path) -> None:
+    pytest.importorskip("wandb", reason="pip install 'hybridsync[wandb]'")
+    workdir = tmp_path / "run"
+    assert fit_and_stop(trainer(workdir, WandB("digits", mode="offline")), 32).summary.exit == "preempted"
+    assert trainer(workdir, WandB("digits", mode="offline")).fit().completed
+    assert raised(workdir) == []
+    sessions = sorted((workdir / "wandb").glob("offline-run-*"))
+    assert len(sessions) == 2 and len({path.name.rpartition("-")[2] for path in sessions}) == 1, (
+        "one run's two sessions"
+    )
+    lines = [line for session in sessions for line in history_of(session)]
+    assert {tag for line in lines for tag in line} >= TAGS
+    measured = [(line["units"], line["eval/accuracy"]) for line in lines if "eval/accuracy" in line]
+    assert measured == [(event["units"], event["accuracy"]) for event in events_of(workdir, "evaluation")]
+
+
+def test_a_run_is_shown_in_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="pip install 'hybridsync[mlflow]'")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    workdir, place = tmp_path / "run", (tmp_path / "mlruns").as_uri()
+    assert fit_and_stop(trainer(workdir, MLflow("digits", place)), 32).summary.exit == "preempted"
+    assert trainer(workdir, MLflow("digits", place)).fit().completed
+    assert raised(workdir) == []
+    client = mlflow.MlflowClient(place)
+    (shown,) = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
+    assert shown.data.metrics.keys() >= TAGS and shown.info.status == "FINISHED"
+    assert shown.data.params["plan"] == "bsp:50%,asp" and shown.data.tags["exit"] == "completed"
+    history = client.get_metric_history(shown.info.run_id, "eval/accuracy")
+    told = {(event["units"], event["accuracy"]) for event in events_of(workdir, "evaluation")}
+    assert {(each.step, each.value) for each in history} == told

@@ -1,0 +1,61 @@
+"""What experiment trackers are handed, whichever it is; `tests/integration` has the real packages."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from hybridsync import Callback, MLflow, TelemetryConfig, WandB
+from hybridsync.core.errors import ConfigError
+from hybridsync.interfaces.callbacks import CallbackRun
+from hybridsync.telemetry.trackers import _Tracker
+from tests.trainers import events_of, lines_of, mlp_trainer
+
+
+class Kept(_Tracker):
+    """Keeps what it is to log, from its start on."""
+
+    def __init__(self) -> None:
+        self.logged: list[tuple[int, float, Mapping[str, float]]] = []
+
+    def on_start(self, run: CallbackRun) -> None:
+        self._is_started = True
+
+    def _log(self, units: int, secs: float, figures: Mapping[str, float]) -> None:
+        self.logged.append((units, secs, figures))
+
+
+class Failing(Kept):
+    def on_start(self, run: CallbackRun) -> None:
+        raise OSError("the tracker cannot be reached")
+
+
+def test_trackers_are_handed_all_figures_under_the_names_that_people_look_for(tmp_path: Path) -> None:
+    kept, failing, workdir = Kept(), Failing(), tmp_path / "run"
+    telemetry = TelemetryConfig(evaluate_units=16, log_secs=0.05)
+    mlp_trainer("bsp:50%,asp", 64, workdir=workdir, telemetry=telemetry, callbacks=[kept, failing]).fit()
+    logged = {tag: [(units, secs, found[tag]) for units, secs, found in kept.logged if tag in found] for tag in TAGS}
+    metrics, evaluations = lines_of(workdir / "metrics.jsonl"), events_of(workdir, "evaluation")
+    for name in ("loss", "learning_rate", "examples_per_sec"):
+        told = [(line["units"], line["t"], line[name]) for line in metrics if line[name] is not None]
+        assert logged[f"train/{name}"] == told != []
+    for name in ("accuracy", "loss"):
+        assert logged[f"eval/{name}"] == [(line["units"], line["t"], line[name]) for line in evaluations] != []
+    assert [phase for _, _, phase in logged["phase"]] == [1, 2]
+    (failed,) = events_of(workdir, "user_code_failed")
+    assert failed["code"] == "the callback Failing.on_start" and failing.logged == []
+
+
+TAGS = ("train/loss", "train/learning_rate", "train/examples_per_sec", "eval/accuracy", "eval/loss", "phase")
+
+
+@pytest.mark.parametrize(("tracker", "package"), [(WandB, "wandb"), (MLflow, "mlflow")])
+def test_a_package_that_is_not_installed_is_named_with_its_extra(
+    tracker: type[Callback], package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=rf"{package} cannot be imported .*hybridsync\[{package}\]"):
+        tracker()

@@ -1,0 +1,332 @@
+"""Callbacks in a run of threads: what they are called with, how they stop it, and that nothing they do harms it."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hybridsync import Callback, EmulationConfig, TelemetryConfig, Trainer
+from hybridsync.core.errors import ConfigError
+from hybridsync.emulation.device import Emulation
+from hybridsync.interfaces.callbacks import CallbackRun, Values
+from hybridsync.phases import callback_thread
+from hybridsync.telemetry.metrics import Metrics
+from hybridsync.trainer import FitResult
+from hybridsync.worker.loop import WorkerLoop
+from tests.trainers import events_of, is_exact, lines_of, mlp_trainer, tally_trainer
+
+EVALUATED = TelemetryConfig(evaluate_units=8, log_secs=0.05)
+WAIT_SECS = 60.0
+
+
+class Recording(Callback):
+    """Keeps what it is called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.threads: set[str] = set()
+
+    def _note(self, method: str, run: CallbackRun, values: Values | None = None) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.calls.append((method, values))
+
+    def on_start(self, run: CallbackRun) -> None:
+        self._note("on_start", run)
+        self.run = run
+
+    def on_metrics(self, run: CallbackRun, metrics: Values) -> None:
+        self._note("on_metrics", run, metrics)
+
+    def on_evaluation(self, run: CallbackRun, evaluation: Values) -> None:
+        self._note("on_evaluation", run, evaluation)
+
+    def on_phase(self, run: CallbackRun, phase: Values) -> None:
+        self._note("on_phase", run, phase)
+
+    def on_checkpoint(self, run: CallbackRun, checkpoint: Values) -> None:
+        self._note("on_checkpoint", run, checkpoint)
+
+    def on_end(self, run: CallbackRun, summary: Values) -> None:
+        self._note("on_end", run, summary)
+
+    def of(self, method: str) -> list[Any]:
+        return [values for name, values in self.calls if name == method]
+
+
+def test_callbacks_are_called_with_the_record_in_its_order(tmp_path: Path) -> None:
+    seen, workdir = Recording(), tmp_path / "run"
+    result = tally_trainer("bsp:50%,asp", 64, workdir=workdir, telemetry=EVALUATED, callbacks=[seen]).fit()
+    assert result.completed and is_exact(result.summary.final)
+    assert seen.run.workdir == workdir and seen.run.config.workload == 64
+    for method, kind in callback_thread.FOLLOWED.items():
+        assert seen.of(kind) == events_of(workdir, method) != []
+    assert seen.of("on_metrics") == lines_of(workdir / "metrics.jsonl")
+    (ended,) = seen.of("on_end")
+    summary = json.loads((workdir / "summary.json").read_text())
+    assert {**ended, "callback_secs": ...} == {**summary, "callback_secs": ...}
+    assert (seen.calls[0][0], seen.calls[-1][0]) == ("on_start", "on_end")
+    assert summary["callback_secs"].keys() == {"Recording"} and seen.threads == {"callbacks"}
+
+
+def test_a_run_without_a_workdir_calls_them_as_well() -> None:
+    seen = Recording()
+    assert tally_trainer("asp", 64, telemetry=EVALUATED, callbacks=[seen]).fit().completed
+    assert seen.run.workdir is None
+    assert all(map(seen.of, ("on_metrics", "on_evaluation", "on_phase", "on_end")))
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "said"),
+    [
+        (Recording(), "callbacks is of type Recording, not a list"),
+        ([print], r"callbacks\[0\] is builtin_function_or_method"),
+        ([Recording(), Recording], r"callbacks\[1\] is the class Recording, not an object"),
+    ],
+)
+def test_what_is_not_a_callback_is_refused_by_name(callbacks: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        tally_trainer("asp", 64, callbacks=callbacks)
+
+
+# --- guests ---
+
+
+class Raising(Callback):
+    def on_start(self, run: CallbackRun) -> None:
+        raise SystemExit(3)
+
+    def on_metrics(self, run: CallbackRun, metrics: Values) -> None:
+        raise ZeroDivisionError("the callback's own")
+
+    def on_evaluation(self, run: CallbackRun, evaluation: Values) -> None:
+        evaluation.clear()  # pyright: ignore[reportAttributeAccessIssue]
+
+    def on_end(self, run: CallbackRun, summary: Values) -> Any:
+        return float("nan")
+
+
+def test_what_callbacks_raise_return_and_change_harms_nothing_and_is_reported_once(tmp_path: Path) -> None:
+    seen, workdir = Recording(), tmp_path / "run"
+    callbacks = [Raising(), seen]
+    result = tally_trainer("bsp:50%,asp", 64, workdir=workdir, telemetry=EVALUATED, callbacks=callbacks).fit()
+    assert result.completed and is_exact(result.summary.final) and result.summary.units.rolled_back == 0
+    failed = [event for event in events_of(workdir, "user_code_failed") if event["times"] == 1]
+    assert [event["code"] for event in failed] == [
+        "the callback Raising.on_start",
+        "the callback Raising.on_metrics",
+    ]
+    assert "SystemExit: 3" in failed[0]["error"] and f"{__file__}, line " in failed[1]["error"]
+    assert seen.of("on_evaluation") == events_of(workdir, "evaluation"), "each callback has copies of its own"
+    assert len(events_of(workdir, "run_finished")) == 1
+
+
+class Hanging(Callback):
+    """Hangs in its first call until the run's end; then it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go, self.called = threading.Event(), 0
+
+    def on_phase(self, run: CallbackRun, phase: Values) -> None:
+        self.called += 1
+        if self.called == 1:
+            assert self.let_go.wait(WAIT_SECS)
+
+    def end_at_64(self, metrics: Metrics) -> None:
+        if metrics.units >= 64:
+            self.let_go.set()
+
+
+def test_training_does_not_wait_for_a_callback_that_hangs_and_the_run_names_it(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(callback_thread, "LATE_SECS", 0.0)
+    monkeypatch.setattr(callback_thread, "END_SECS", 0.5)
+    hanging, seen, workdir = Hanging(), Recording(), tmp_path / "run"
+    try:
+        result = tally_trainer("bsp:50%,asp", 64, workdir=workdir, callbacks=[hanging, seen]).fit()
+    finally:
+        hanging.let_go.set()
+    assert result.completed and is_exact(result.summary.final)
+    late, abandoned = events_of(workdir, "user_code_failed")
+    assert late["code"] == abandoned["code"] == "the callback Hanging.on_phase"
+    assert "has not returned" in late["error"] and "after the run's end" in abandoned["error"]
+
+
+def test_a_late_callback_is_named_once_and_the_calls_that_wait_for_it_are_made(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(callback_thread, "LATE_SECS", 0.0)
+    hanging, seen, workdir = Hanging(), Recording(), tmp_path / "run"
+    trainer = tally_trainer("bsp:50%,asp", 64, workdir=workdir, callbacks=[hanging, seen])
+    trainer.add_hook(hanging.end_at_64, every=32)
+    assert trainer.fit().completed
+    assert hanging.called == 2 == len(seen.of("on_phase")) and len(seen.of("on_end")) == 1
+    events = [event for event in events_of(workdir, "user_code_failed") if "Hanging" in event["code"]]
+    assert len(events) == 1 and "has not returned" in events[0]["error"]
+
+
+def test_calls_are_bounded_and_those_left_out_are_counted(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(callback_thread, "MOST_WAITING", 2)
+    hanging, seen, workdir = Hanging(), Recording(), tmp_path / "run"
+    trainer = tally_trainer("bsp:50%,asp", 64, workdir=workdir, telemetry=EVALUATED, callbacks=[hanging, seen])
+    trainer.add_hook(hanging.end_at_64, every=32)
+    assert trainer.fit().completed
+    *_, left_out = events_of(workdir, "user_code_failed")
+    assert left_out["code"] == "the callbacks" and "were left out: 2 waited" in left_out["error"]
+    assert len(seen.of("on_end")) == 1
+
+
+class Forking(Callback):
+    def __init__(self) -> None:
+        self.pids: list[int] = []
+
+    def on_phase(self, run: CallbackRun, phase: Values) -> None:
+        if pid := os.fork():
+            self.pids.append(pid)
+            assert os.waitpid(pid, 0)[1] == 0, "the child ends by itself, and is no second chief"
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*")
+def test_a_callback_that_forks_harms_nothing(tmp_path: Path) -> None:
+    forking, workdir = Forking(), tmp_path / "run"
+    result = tally_trainer("bsp:50%,asp", 64, workdir=workdir, callbacks=[forking]).fit()
+    assert result.completed and is_exact(result.summary.final) and len(forking.pids) == 2
+    assert events_of(workdir, "user_code_failed") == [] and len(events_of(workdir, "run_finished")) == 1
+
+
+# --- stopping ---
+
+
+class StopAt(Callback):
+    """Stops the run in the first evaluation at so many units or more."""
+
+    def __init__(self, units: int, then: Callable[[], object] = lambda: None) -> None:
+        self._units, self._then = units, then
+
+    def on_evaluation(self, run: CallbackRun, evaluation: Values) -> None:
+        if evaluation["units"] >= self._units:
+            self._then()
+            run.stop("good enough")
+            run.stop("once is enough")
+
+
+SLOW = EmulationConfig(compute_secs=0.02)
+
+
+def assert_stopped(workdir: Path, plan: str, result: FitResult) -> None:
+    """Check that a stopped run has lost nothing, and is not trained on."""
+    summary = result.summary
+    assert (summary.exit, summary.stop_reason, summary.units.rolled_back) == ("stopped", "good enough", 0)
+    applied = summary.units.applied
+    assert 16 <= applied < 4000 and -np.asarray(result.state.params["tally"]).sum() == applied
+    assert [event["why"] for event in events_of(workdir, "stop_ordered")] == ["good enough"]
+    assert events_of(workdir, "evaluation")[-1]["units"] == applied, "the last state is measured"
+    again = tally_trainer(plan, 4000, workdir=workdir, telemetry=EVALUATED, emulation=SLOW).fit()
+    assert (again.summary.exit, again.summary.units) == ("stopped", summary.units)
+    assert len(events_of(workdir, "run_started")) == 1
+
+
+@pytest.mark.parametrize("plan", ["bsp", "asp", "ssp(staleness=2)"])
+def test_stop_ends_a_run_for_good_and_each_worker_begins_one_more_unit_at_most(plan, tmp_path, monkeypatch) -> None:
+    finish, revoke = Emulation.finish, WorkerLoop.revoke
+    asked, begun, revoked = threading.Event(), list[int](), {worker: threading.Event() for worker in range(4)}
+
+    def finish_when_revoked(self: Emulation, worker: int, *rest: Any) -> None:
+        if asked.is_set():  # a unit takes longer than a revocation, however busy the machine
+            begun.append(worker)
+            assert revoked[worker].wait(WAIT_SECS)
+        finish(self, worker, *rest)
+
+    def revoke_and_note(self: WorkerLoop, *told: Any) -> None:
+        revoke(self, *told)
+        revoked[self._worker].set()
+
+    monkeypatch.setattr(Emulation, "finish", finish_when_revoked)
+    monkeypatch.setattr(WorkerLoop, "revoke", revoke_and_note)
+    callbacks, workdir = [StopAt(16, asked.set)], tmp_path / "run"
+    options: dict[str, Any] = {"workdir": workdir, "telemetry": EVALUATED, "emulation": SLOW}
+    result = tally_trainer(plan, 4000, callbacks=callbacks, **options).fit()
+    assert asked.is_set() and max(Counter(begun).values(), default=0) <= 1
+    monkeypatch.undo()
+    assert_stopped(workdir, plan, result)
+
+
+@pytest.mark.parametrize("plan", ["localsgd(steps=2)", "adpsgd"])
+def test_stop_loses_nothing_where_workers_have_states_of_their_own(plan: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"workdir": tmp_path / "run", "telemetry": EVALUATED, "emulation": SLOW}
+    assert_stopped(tmp_path / "run", plan, tally_trainer(plan, 4000, callbacks=[StopAt(16)], **options).fit())
+
+
+def test_a_stopped_run_is_where_another_one_begins(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"workdir": tmp_path / "run", "telemetry": EVALUATED, "emulation": SLOW}
+    assert mlp_trainer("asp", 400, callbacks=[StopAt(8)], **options).fit().summary.exit == "stopped"
+    assert mlp_trainer("asp", 8, workdir=tmp_path / "further", init_from=tmp_path / "run").fit().completed
+
+
+def test_the_command_again_says_why_it_does_not_train_on_and_how_to(tmp_path: Path, capsys) -> None:
+    options: dict[str, Any] = {"workdir": tmp_path / "run", "telemetry": EVALUATED}
+    tally_trainer("asp", 4000, callbacks=[StopAt(8)], emulation=SLOW, **options).fit()
+    capsys.readouterr()
+    tally_trainer("asp", 4000, emulation=SLOW, progress=True, **options).fit()
+    said = " ".join(capsys.readouterr().err.split())
+    assert "was stopped for good by a callback at" in said and "good enough" in said
+    assert f"init_from={tmp_path / 'run'}" in said
+
+
+class StopsAt(Callback):
+    """Stops the run in one of its methods."""
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+
+    def on_start(self, run: CallbackRun) -> None:
+        if self._method == "on_start":
+            run.stop("at once")
+
+    def on_end(self, run: CallbackRun, summary: Values) -> None:
+        run.stop("too late")
+
+
+def test_a_run_may_be_stopped_before_its_first_unit_and_not_after_its_last(tmp_path: Path) -> None:
+    first, last = tmp_path / "first", tmp_path / "last"
+    stopped = tally_trainer("asp", 4000, workdir=first, emulation=SLOW, callbacks=[StopsAt("on_start")]).fit()
+    assert (stopped.summary.exit, stopped.summary.stop_reason) == ("stopped", "at once")
+    assert stopped.summary.units.applied < 4000 and stopped.summary.units.rolled_back == 0
+    assert tally_trainer("asp", 4000, workdir=first).fit().summary.units == stopped.summary.units
+    done = tally_trainer("asp", 64, workdir=last, callbacks=[StopsAt("on_end")]).fit()
+    assert done.completed and done.summary.stop_reason == ""
+    assert events_of(last, "stop_ordered") == events_of(last, "user_code_failed") == []
+
+
+class Interrupting(Callback):
+    def on_phase(self, run: CallbackRun, phase: Values) -> None:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_out_of_a_callback_saves_and_the_next_run_completes(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"workdir": tmp_path / "run", "emulation": SLOW}
+    assert tally_trainer("asp", 400, callbacks=[Interrupting()], **options).fit().summary.exit == "preempted"
+    assert tally_trainer("asp", 400, **options).fit().completed
+
+
+FILE = """
+from configs.tally import config, optimizer, task
+from hybridsync import Callback
+
+class Marks(Callback):
+    def on_end(self, run, summary):
+        (run.workdir / "marked").write_text(summary["exit"])
+
+def callbacks(config): return [Marks()]
+"""
+
+
+def test_a_configuration_files_callbacks_are_called_in_threads_as_well(tmp_path: Path) -> None:
+    (tmp_path / "user.py").write_text(FILE)
+    options: dict[str, Any] = {"workdir": tmp_path / "run", "progress": False}
+    assert Trainer.from_config(tmp_path / "user.py", ["workload=40", "workers=2"], **options).fit().completed
+    assert (tmp_path / "run" / "marked").read_text() == "completed"

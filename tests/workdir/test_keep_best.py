@@ -1,0 +1,94 @@
+"""The checkpoint of the best evaluation is kept, and read as any other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from hybridsync import CheckpointConfig, EmulationConfig, KeepBest, TelemetryConfig, Trainer
+from hybridsync.core.errors import ConfigError
+from hybridsync.training.task import Task
+from tests.tasks import plain_sgd, tally_task
+from tests.trainers import events_of
+
+UNITS = 64
+
+
+def judged(task: Task, best_at: int, metric: str = "accuracy", sign: int = 1) -> Task:
+    """Return a task whose states are the better the nearer their units are to `best_at`."""
+
+    def summarize(params: Any, model_state: Any, applied: Any) -> dict[str, float]:
+        return {metric: -sign * float(abs(len(applied) - best_at)), "other": float("nan")}
+
+    return dataclasses.replace(task, summarize=summarize)
+
+
+def fit(workdir: Path | None, keep_best: KeepBest, task: Task, **fields: Any) -> Any:
+    fields = {"workers": 2, "checkpoint": CheckpointConfig(secs=3600.0, keep=1), **fields}
+    telemetry = TelemetryConfig(evaluate_units=8)
+    options: dict[str, Any] = {"workload": UNITS, "unit_size": 1, "plan": "asp", "progress": False}
+    emulation = EmulationConfig(compute_secs=0.02)
+    options |= {"telemetry": telemetry, "emulation": emulation, "workdir": workdir, "callbacks": [keep_best], **fields}
+    return Trainer(task, plain_sgd(), **options).fit()
+
+
+def restored(best: Path) -> Any:
+    """Return the state that the page about checkpoints restores, from the folder `best`."""
+    page = (Path(__file__).parents[2] / "docs" / "read_checkpoint.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0].replace("RUN/checkpoints", str(best))
+    names: dict[str, Any] = {"ocp": ocp}
+    exec(code, names)  # noqa: S102
+    return names["state"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "sign"),
+    [("accuracy", None, 1), ("validation_loss", None, -1), ("regret", "min", -1)],
+    ids=["greatest", "loss", "least"],
+)
+def test_the_best_checkpoint_is_kept_and_read_as_the_page_says(metric: str, mode: Any, sign: int, tmp_path) -> None:
+    workdir = tmp_path / "run"
+    assert fit(workdir, KeepBest(metric, mode), judged(tally_task(UNITS), 30, metric, sign)).completed
+    assert events_of(workdir, "user_code_failed") == []
+    measured = {event["units"]: event[metric] for event in events_of(workdir, "evaluation")}
+    best = (min if sign < 0 else max)(measured, key=lambda units: measured[units])
+    assert 0 < best < UNITS, "another checkpoint than the newest, which is kept anyway"
+    told = json.loads((workdir / "best" / "best.json").read_text())
+    assert (told["units"], told[metric]) == (best, measured[best])
+    state = restored(workdir / "best")
+    assert int(state["counters"]["units"]) == best == -np.asarray(state["params"]["tally"]).sum()
+    assert [path.name for path in (workdir / "best").glob("*") if path.is_dir()] == [str(told["step"])]
+
+
+def test_a_run_that_goes_on_keeps_the_best_of_all_its_sessions(tmp_path: Path) -> None:
+    workdir, task = tmp_path / "run", judged(tally_task(UNITS), 20)
+
+    class AndStop(KeepBest):
+        def on_evaluation(self, run: Any, evaluation: Any) -> None:
+            super().on_evaluation(run, evaluation)
+            if evaluation["units"] >= 32:
+                raise KeyboardInterrupt
+
+    assert fit(workdir, AndStop(), task).summary.exit == "preempted"
+    before = json.loads((workdir / "best" / "best.json").read_text())
+    assert fit(workdir, KeepBest(), task).completed
+    assert json.loads((workdir / "best" / "best.json").read_text()) == before
+
+
+def test_what_cannot_be_kept_is_one_line_and_costs_the_run_nothing(tmp_path: Path) -> None:
+    assert fit(tmp_path / "run", KeepBest("acuracy"), judged(tally_task(UNITS), 30)).completed
+    (failed, again) = events_of(tmp_path / "run", "user_code_failed")
+    assert "evaluations have no 'acuracy'; name one of accuracy, loss, other" in failed["error"]
+    assert again["times"] > 1
+    assert fit(None, KeepBest(), judged(tally_task(UNITS), 30)).completed
+    assert fit(tmp_path / "nan", KeepBest("other"), judged(tally_task(UNITS), 30)).completed
+    assert not (tmp_path / "nan" / "best" / "best.json").exists(), "a figure that is not finite is never the best"
+    with pytest.raises(ConfigError, match="takes mode 'max' or 'min', got 'most'"):
+        KeepBest("accuracy", "most")  # pyright: ignore[reportArgumentType]
