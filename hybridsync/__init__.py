@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from hybridsync.core.errors import HybridSyncError
     from hybridsync.core.plan import Plan
+    from hybridsync.report.history import RunHistory, read_run
     from hybridsync.trainer import FitResult, Trainer
     from hybridsync.training.optimizer import Optimizer
     from hybridsync.training.task import Task
@@ -41,9 +42,11 @@ _HOMES = {
     "HybridSyncError": "core.errors",
     "Optimizer": "training.optimizer",
     "Plan": "core.plan",
+    "RunHistory": "report.history",
     "Task": "training.task",
     "FitResult": "trainer",
     "Trainer": "trainer",
+    "read_run": "report.history",
     "tune": "tuning.embedded",
 }
 
@@ -57,10 +60,12 @@ __all__ = [
     "OptimizerConfig",
     "Plan",
     "RunConfig",
+    "RunHistory",
     "ScheduleConfig",
     "Task",
     "TelemetryConfig",
     "Trainer",
+    "read_run",
     "tune",
 ]
 

@@ -24,7 +24,7 @@ from typing import Any, get_args
 from absl import logging
 
 from hybridsync.chief.chief import Chief
-from hybridsync.config import RunConfig, load_config
+from hybridsync.config import RunConfig, load_config, to_json
 from hybridsync.config.keywords import check_known
 from hybridsync.config.recipes import located
 from hybridsync.config.typing import annotations
@@ -34,11 +34,14 @@ from hybridsync.core.paths import local_path
 from hybridsync.devices.placement import local_devices
 from hybridsync.interfaces.commands import SwitchReply, SwitchRequest
 from hybridsync.phases.reporter import Hook
+from hybridsync.report.history import RunHistory, history_of, read_run
+from hybridsync.report.model import Record
 from hybridsync.runtime.inprocess import InProcess
 from hybridsync.runtime.role_signals import handled_by_default
+from hybridsync.storage.jsonl import plain
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.telemetry.progress import open_progress
-from hybridsync.telemetry.recorder import Recorder
+from hybridsync.telemetry.recorder import RecordedLines, Recorder
 from hybridsync.telemetry.summary import Summary, Units
 from hybridsync.training.optimizer import Optimizer
 from hybridsync.training.run import Run
@@ -66,11 +69,13 @@ class FitResult:
       state: final TrainState, numpy leaves.
       summary: content of summary.json.
       task: task that was trained; None in a result that was pickled: a task's functions and data stay where they are.
+      record: what `history` is made of: the run's workdir, or the record of a run without one.
     """
 
     state: TrainState
     summary: Summary
     task: Task | None
+    record: Record | Path
 
     def __repr__(self) -> str:
         units, final = self.summary.units, self.summary.final
@@ -101,6 +106,15 @@ class FitResult:
         if self.task.model is None:
             return self.state.params
         return self.task.model(self.state.params, self.state.model_state)
+
+    @property
+    def history(self) -> RunHistory:
+        """What the run did: its configuration, summary, metrics, evaluations and events, also without a workdir.
+
+        Raises:
+          WorkdirError: as `hybridsync.read_run`, where the run had a workdir.
+        """
+        return read_run(self.record) if isinstance(self.record, Path) else history_of(self.record)
 
     @property
     def completed(self) -> bool:
@@ -258,13 +272,15 @@ class Trainer:
         except AlreadyCompleted as done:
             self._say(f"{done}; nothing is left to do")
             units = Units(**done.summary["units"])
-            return FitResult(done.state, Summary(**{**done.summary, "units": units}), run.task)
+            assert run.workdir is not None  # only a workdir holds a run that has ended
+            return FitResult(done.state, Summary(**{**done.summary, "units": units}), run.task, run.workdir)
         with contextlib.ExitStack() as opened:
             if opening.lock is not None:
                 opened.callback(opening.lock.release)
             progress = open_progress(run.config.workload, sys.stderr, clock) if self._progress else None
+            lines = RecordedLines()
             if run.workdir is None:
-                recorder = Recorder.null(clock, progress, began)
+                recorder = Recorder.null(clock, progress, began, lines)
             else:
                 recorder = Recorder.open(
                     *(run.workdir, clock),
@@ -282,7 +298,7 @@ class Trainer:
             if self._preempted:  # it was asked while the run was being opened
                 runtime.chief.service.preempt()
             summary = runtime.run()
-            return FitResult(runtime.state, summary, run.task)
+            return FitResult(runtime.state, summary, run.task, run.workdir or _record(run, lines, summary))
 
     def _opened(self, chief: Chief | None, show_line: Callable[[str], None]) -> None:
         self._chief, self._show_line = chief, show_line
@@ -380,6 +396,12 @@ def _planned(run: Run, history: Path | None) -> Run:
     recalled = recall(run.config, job_of_run(lock_step), history=history, workdir=run.workdir, file=run.file)
     logging.info("%s", recalled.about)
     return dataclasses.replace(run, config=recalled.config)
+
+
+def _record(run: Run, lines: RecordedLines, summary: Summary) -> Record:
+    """Return the record of a run without a workdir."""
+    config = {"config": plain(to_json(run.config))}
+    return Record("", config, lines.events, lines.metrics, plain(dataclasses.asdict(summary)))
 
 
 def _path(path: str | Path | None) -> Path | None:

@@ -7,20 +7,19 @@ file. Of several runs, those that cannot be shown are named with the reason, and
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from absl import flags
 
 from hybridsync.cli.command import reports_errors, run
 from hybridsync.cli.standard_streams import ends_with_its_reader
-from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, HybridSyncError, WorkdirError
+from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, WorkdirError
 from hybridsync.core.paths import local_path
 from hybridsync.report.model import Record
 from hybridsync.report.page import page
-from hybridsync.report.reading import named, read_run, read_search
+from hybridsync.report.reading import named, read_search, refusing, shown_record
 from hybridsync.report.search import search_page
 from hybridsync.storage.durable import private
 
@@ -42,9 +41,9 @@ def write_report(workdirs: list[str], out: str | None) -> Path:
     runs, path = named([local_path(folder) for folder in workdirs]), local_path(out) if out else None
     if len(runs) == 1:
         ((name, folder),) = runs.items()
-        with _refusing(folder):
+        with refusing(folder):
             found = read_search(folder)
-            text = page([read_run(folder, name)]) if found is None else search_page(folder.resolve().name, found)
+            text = page([shown_record(folder, name)]) if found is None else search_page(folder.resolve().name, found)
     else:
         records, reasons = _usable(runs)
         for reason in reasons:
@@ -66,29 +65,14 @@ def _usable(runs: Mapping[str, Path]) -> tuple[list[Record], list[str]]:
     records, reasons = [], []
     for name, folder in runs.items():
         try:
-            with _refusing(folder):
-                record = read_run(folder, name)
+            with refusing(folder):
+                record = shown_record(folder, name)
                 page([record])
         except WorkdirError as error:
             reasons.append(str(error))
         else:
             records.append(record)
     return records, reasons
-
-
-@contextlib.contextmanager
-def _refusing(folder: Path) -> Iterator[None]:
-    """Refuse a run or a search, by its folder, for what reading or drawing it raises."""
-    try:
-        yield
-    except HybridSyncError:
-        raise
-    except OSError as error:
-        raise WorkdirError(
-            f"cannot read {error.filename}: {error.strerror}; name the --workdir of a run that you have access to"
-        ) from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise WorkdirError(f"a file in {folder} is damaged ({error!r:.120}); restore the damaged file") from error
 
 
 @ends_with_its_reader

@@ -3,7 +3,7 @@
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hybridsync.interfaces.reports import BESIDE
@@ -37,8 +37,8 @@ class Record:
     events: Sequence[Mapping[str, Any]]
     metrics: Sequence[Mapping[str, Any]]
     summary: Mapping[str, Any] | None
-    trace: Sequence[Mapping[str, Any]]
-    stall_secs: Mapping[int, float]
+    trace: Sequence[Mapping[str, Any]] = ()
+    stall_secs: Mapping[int, float] = field(default_factory=dict)
     simulation: Mapping[str, Any] | None = None
     num_unreadable: int = 0
 
@@ -173,7 +173,7 @@ def model(record: Record) -> RunModel:
     secs = max([0.0, *(event["t"] for event in events[-1:]), *(line["t"] for line in record.metrics[-1:])])
     phases = _phases(record, secs)
     started = [event["start_up_secs"] or 0.0 for event in events if event["kind"] == TRAINING_STARTED]
-    how, error = _ended(record)
+    how, error = ended(record)
     return RunModel(
         record=record,
         exit=how,
@@ -202,7 +202,7 @@ def _applied(record: Record, how: str) -> int:
     return record.metrics[-1]["units"] if record.metrics else 0
 
 
-def _ended(record: Record) -> tuple[str, str | None]:
+def ended(record: Record) -> tuple[str, str | None]:
     """Return how the run's last session ended: a summary may be of an earlier one."""
     for event in reversed(record.events):
         if event["kind"] == "run_finished":

@@ -232,14 +232,23 @@ class EventLog:
 
 
 class NullEventLog:
-    """Checks events and keeps none: a run without a workdir."""
+    """Checks events and writes no file: a run without a workdir.
 
-    def __init__(self, clock: Clock, opened: float | None = None) -> None:
-        self._clock = clock
+    Args:
+        clock: time source.
+        opened: see `Elapsed`.
+        lines: list that takes each event; None for none.
+    """
+
+    def __init__(self, clock: Clock, opened: float | None = None, lines: list[dict[str, Any]] | None = None) -> None:
+        self._clock, self._lines = clock, lines
         self.elapsed = Elapsed(clock, opened=opened)
 
     def write(self, kind: str, *, phase: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
-        return _event(kind, phase, self.elapsed(), self._clock.wall() if wall is None else wall, fields)
+        event = _event(kind, phase, self.elapsed(), self._clock.wall() if wall is None else wall, fields)
+        if self._lines is not None:
+            self._lines.append(event)
+        return event
 
     def close(self) -> None:
         pass

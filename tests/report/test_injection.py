@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hybridsync.cli.report import write_report
 from hybridsync.core.errors import HybridSyncError
-from hybridsync.report.reading import read_run
+from hybridsync.report.reading import shown_record
 from tests.report.workdirs import completed
 from tests.trainers import tally_trainer
 
@@ -102,7 +102,7 @@ def test_a_line_with_a_text_for_a_number_is_left_out_and_counted(run: Path, tmp_
 
 def test_no_line_of_a_real_run_is_left_out(tmp_path: Path) -> None:
     tally_trainer("bsp:50%,asp", workdir=tmp_path / "run").fit()
-    assert read_run(tmp_path / "run", "run").num_unreadable == 0
+    assert shown_record(tmp_path / "run", "run").num_unreadable == 0
 
 
 def test_a_browser_runs_the_pages_own_script_alone(run: Path) -> None:

@@ -7,13 +7,13 @@ from benchmarks.switch_stalls import print_stalls
 from hybridsync.interfaces.reports import Span
 from hybridsync.report.model import RunModel, model
 from hybridsync.report.page import page
-from hybridsync.report.reading import read_run
+from hybridsync.report.reading import shown_record
 from hybridsync.report.stalls import read_stalls
 from tests.report.workdirs import STAGES, WrittenRun, completed
 
 
 def _model(workdir: Path) -> RunModel:
-    return model(read_run(workdir, "run"))
+    return model(shown_record(workdir, "run"))
 
 
 def test_phases_have_what_was_entered_and_where_they_ended(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_kind_of_event_that_the_page_does_not_know_is_shown_as_it_is(tmp_path:
     written_run.start()
     written_run.phase("bsp", 0)
     written_run.close()
-    record = read_run(written_run.workdir, "run")
+    record = shown_record(written_run.workdir, "run")
     event = {"t": 99.0, "wall": 0.0, "kind": "unit_quarantined", "phase": 1, "unit": 7}
     (incident,) = model(dataclasses.replace(record, events=[*record.events, event])).incidents
     assert (incident.sort, incident.text) == ("other", "unit quarantined: unit 7")
@@ -84,7 +84,7 @@ def test_a_stall_divides_into_its_stages_and_the_rest(tmp_path: Path) -> None:
 
 
 def test_short_rest_at_the_end_of_an_older_record_is_in_no_line(tmp_path: Path) -> None:
-    record = read_run(completed(tmp_path / "run"), "run")
+    record = shown_record(completed(tmp_path / "run"), "run")
     lines = [{key: value for key, value in line.items() if key != "secs"} for line in record.metrics]
     times = (1.0, 2.0, 3.0, 3.25)
     older = model(dataclasses.replace(record, metrics=[{**line, "t": t} for line, t in zip(lines, times, strict=True)]))
@@ -132,7 +132,7 @@ def test_a_switch_whose_chief_died_has_the_timelines_stall_and_no_stages(tmp_pat
     (stall,) = _model(written_run.workdir).stalls
     assert (stall.stages, stall.compile_secs, stall.commit_secs) == ({}, None, None)
     assert stall.secs == stall.timeline_secs == pytest.approx(2.0, abs=1e-3)
-    assert "What switching cost" in page([read_run(written_run.workdir, "run")])
+    assert "What switching cost" in page([shown_record(written_run.workdir, "run")])
     (read,) = read_stalls(written_run.workdir)
     assert (read.event_stall_secs, read.compile_secs) == (None, None)
     print_stalls([read])

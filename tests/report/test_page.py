@@ -7,7 +7,7 @@ import pytest
 
 from hybridsync.report.charts import Chart, Line, draw
 from hybridsync.report.page import page
-from hybridsync.report.reading import read_runs
+from hybridsync.report.reading import shown_records
 from tests.report.workdirs import WrittenRun, completed
 
 EMPTY = {"meta", "input"}
@@ -45,7 +45,7 @@ class Outline(HTMLParser):
 
 
 def _page(*workdirs: Path) -> str:
-    return page(read_runs(workdirs))
+    return page(shown_records(workdirs))
 
 
 def _charts(text: str) -> list[dict]:
