@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from hybridsync.core.errors import HybridSyncError
     from hybridsync.core.plan import Plan
+    from hybridsync.report.comparison import Comparison, compare
     from hybridsync.report.history import RunHistory, read_run
     from hybridsync.trainer import FitResult, Trainer
     from hybridsync.training.optimizer import Optimizer
@@ -46,12 +47,15 @@ _HOMES = {
     "Task": "training.task",
     "FitResult": "trainer",
     "Trainer": "trainer",
+    "Comparison": "report.comparison",
+    "compare": "report.comparison",
     "read_run": "report.history",
     "tune": "tuning.embedded",
 }
 
 __all__ = [
     "CheckpointConfig",
+    "Comparison",
     "DeviceConfig",
     "EmulationConfig",
     "FitResult",
@@ -65,6 +69,7 @@ __all__ = [
     "Task",
     "TelemetryConfig",
     "Trainer",
+    "compare",
     "read_run",
     "tune",
 ]

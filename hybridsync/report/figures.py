@@ -2,12 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from hybridsync.report.charts import Band, Chart, Line, Style
+from hybridsync.report.charts import NUM_COLORS, STYLES, Band, Chart, Line
 from hybridsync.report.model import RunModel
 from hybridsync.report.scales import Point
-
-NUM_COLORS = 8
-STYLES: tuple[Style, ...] = ("solid", "dashed", "dotted")
 
 
 def figures(runs: Sequence[RunModel], colors: Mapping[str, int]) -> list[Chart]:

@@ -29,7 +29,7 @@ const show = (area, chart, share) => {
   cursor.style.left = `${(100 * (at - chart.x[0])) / (chart.x[1] - chart.x[0])}%`;
   tip.replaceChildren();
   tip.appendChild(document.createElement("b")).textContent =
-    chart.time ? seconds(at) : `${at.toLocaleString("en")} examples`;
+    chart.over === "time" ? seconds(at) : `${at.toLocaleString("en")} ${chart.over}`;
   const close = 0.02 * (chart.x[1] - chart.x[0]); // a line that ended, or has no point here, says nothing here
   for (const { label, color, near } of rows.filter((row) => Math.abs(row.near[0] - at) <= close)) {
     const row = tip.appendChild(document.createElement("p"));

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from html import escape
 
 from hybridsync.report import tables
-from hybridsync.report.charts import draw
-from hybridsync.report.figures import NUM_COLORS, figures
+from hybridsync.report.charts import NUM_COLORS, draw
+from hybridsync.report.figures import figures
 from hybridsync.report.lanes import draw_busy, draw_lanes, draw_stalls
 from hybridsync.report.model import Record, RunModel, model
 
