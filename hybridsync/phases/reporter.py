@@ -37,7 +37,7 @@ from hybridsync.training.evaluation import numbers
 from hybridsync.training.run import Run
 
 Hook = Callable[[Metrics], None]
-_TAKEN = {*COMMON, "units", "examples", "self"}
+_TAKEN = {*COMMON, "units", "examples", "state_t", "self"}
 """Names that no figure of an evaluation may have: its event has them already."""
 
 
@@ -267,11 +267,12 @@ class Reporter:
         self.event("save_failed", units=units, error=why)
         self.show_line(f"not durable since unit {units:,}, training goes on and the save is tried again: {why}")
 
-    def evaluated(self, units: int, outcome: Callable[[], Any]) -> None:
+    def evaluated(self, units: int, captured: float, outcome: Callable[[], Any]) -> None:
         """Write what a task measured of the state at `units`; what is no number is left out, and reported.
 
         Args:
           units: units applied in the state.
+          captured: the run's seconds at which that state was captured: training went on while it was measured.
           outcome: returns what was measured, None for nothing; raises what the task's functions raised.
         """
         task, name = self._run.task, f"the evaluation at unit {units:,}"
@@ -291,7 +292,8 @@ class Reporter:
         if not figures:
             return
         fields = {"accuracy": None, "loss": None, **figures}
-        self.event("evaluation", examples=units * self._run.config.unit_size, units=units, **fields)
+        at = {"units": units, "state_t": round(self._since + captured, 6)}
+        self.event("evaluation", examples=units * self._run.config.unit_size, **at, **fields)
         self._recorder.board.evaluated(units, figures)
         shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
         self.show_line(f"unit {units:,}: {shown}")

@@ -68,7 +68,7 @@ class SaveSchedule:
         self.training = threading.Event()
         self.training.set()
         self._commit: Future[Commit] | None = None
-        self._evaluations: deque[tuple[int, Future]] = deque()
+        self._evaluations: deque[tuple[int, float, Future]] = deque()  # units, the run's seconds at which they were
         self._next_save = self._save_secs = self._retry_secs = self._awaited_secs = 0.0
         every = run.config.telemetry.evaluate_units
         self._next_evaluation = (control.num_applied // every + 1) * every if every else math.inf
@@ -93,12 +93,13 @@ class SaveSchedule:
     def submit(self, snapshot: Snapshot, source: str, phase_number: int, *, evaluate: bool) -> None:
         """Begin to commit `snapshot`, which `source` keeps."""
         self.submitted = snapshot
+        secs = self._reporter.seconds()
         record: dict[str, Any] = {
             **self._of_run,
             "phase": phase_number,
             "sequence": snapshot.held.sequence,
             "fingerprint": snapshot.held.fingerprint,
-            "seconds": self._reporter.seconds(),
+            "seconds": secs,
             "detours": [list(detour) for detour in self._detours(snapshot.held.units)],
         }
         ledger = self._control.ledger.to_json(snapshot.applied, snapshot.dropped)
@@ -106,7 +107,7 @@ class SaveSchedule:
             snapshot, source, ledger, record, evaluate=evaluate, after=self.training
         )
         if evaluate:
-            self._evaluations.append((snapshot.held.units, evaluation))
+            self._evaluations.append((snapshot.held.units, secs, evaluation))
 
     def wait(self, tick: Callable[[], None]) -> Commit:
         """Return the pending commit when it has ended; `tick` is called meanwhile and may raise.
@@ -194,13 +195,13 @@ class SaveSchedule:
 
     def collect(self, *, all_of_them: bool = False) -> None:
         """Report the evaluations that have ended, or wait for all of them; one that fails, or is late, ends nothing."""
-        while self._evaluations and (all_of_them or self._evaluations[0][1].done()):
-            units, evaluation = self._evaluations.popleft()
+        while self._evaluations and (all_of_them or self._evaluations[0][2].done()):
+            units, captured, evaluation = self._evaluations.popleft()
             what, most_secs = f"the evaluation at unit {units}", COMMIT_DEADLINE_SECS + LEAVING_SECS
             with self._watchdog.work(what, most_secs + SLACK_SECS):
                 secs = self._await_evaluation(evaluation)
                 late = f"it has not ended in {secs:.0f} s"
-                self._reporter.evaluated(units, partial(result_within, evaluation, 0.0, late))
+                self._reporter.evaluated(units, captured, partial(result_within, evaluation, 0.0, late))
 
     def _await_evaluation(self, evaluation: Future) -> float:
         """Wait for an evaluation, and only a moment more once the run is asked to stop; returns for how many seconds.

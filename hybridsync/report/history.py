@@ -27,7 +27,8 @@ class RunHistory:
         config: values of the run's RunConfig.
         summary: content of summary.json; empty until the run has ended.
         metrics: lines of metrics.jsonl.
-        evaluations: `secs`, `units`, `examples`, `phase`, and each figure that was measured.
+        evaluations: `units`, `examples`, `phase` and each figure that was measured of a state; `secs` is when the run had
+            that state, not when the evaluation, in the background of the training, ended.
         events: lines of events.jsonl.
     """
 
@@ -87,7 +88,7 @@ def history_of(record: Record) -> RunHistory:
         config=config,
         summary=dict(record.summary or {}) if how != "unfinished" else {},
         metrics=[_timed(line, since) for line in record.metrics if not first or line["t"] > since],
-        evaluations=[_evaluation(_timed(event, since), config.get("unit_size")) for event in evaluations],
+        evaluations=[_evaluation(event, since, config.get("unit_size")) for event in evaluations],
         events=[_timed(event, since) for event in events],
     )
 
@@ -108,8 +109,8 @@ def _timed(line: Mapping[str, Any], since: float) -> dict[str, Any]:
     return {"secs": round(line["t"] - since, 6), **rest, **lasted}
 
 
-def _evaluation(event: Mapping[str, Any], unit_size: int | None) -> dict[str, Any]:
+def _evaluation(event: Mapping[str, Any], since: float, unit_size: int | None) -> dict[str, Any]:
     # Records of earlier versions name the examples alone.
     units = event["units"] if "units" in event else event["examples"] // unit_size if unit_size else None
-    rest = {key: value for key, value in event.items() if key not in ("secs", "units", "kind", "wall")}
-    return {"secs": event["secs"], "units": units, **rest}
+    rest = {key: value for key, value in event.items() if key not in ("t", "state_t", "units", "kind", "wall")}
+    return {"secs": round(event.get("state_t", event["t"]) - since, 6), "units": units, **rest}

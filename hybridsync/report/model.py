@@ -186,7 +186,7 @@ def model(record: Record) -> RunModel:
         incidents=incidents(events),
         stalls=_stalls(record, phases),
         evaluations=tuple(
-            Evaluation(event["t"], event["examples"], event.get("accuracy"), event.get("loss"))
+            Evaluation(event.get("state_t", event["t"]), event["examples"], event.get("accuracy"), event.get("loss"))
             for event in events
             if event["kind"] == "evaluation"
         ),

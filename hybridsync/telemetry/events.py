@@ -69,6 +69,8 @@ FIELDS: dict[str, dict[str, str]] = {
 A line that breaks this is not written, and a reader leaves it out.
 
 `training_started` says that a session's first unit was leased: `t` stands still before it, and `wall` is that moment's.
+`evaluation` has in `state_t` the time, as `t`, at which the state was captured; it was measured by `t`, in the
+background of the training.
 `evaluation_skipped`: of the places that `telemetry.evaluate_units` asks for, those from `first` to `last` had no
 evaluation of their own; the next one is of the state at `units`.
 `run_started` adds, among others, `quarantined`: the damaged checkpoints that were set aside before it, newest first,
@@ -84,7 +86,7 @@ MORE: dict[str, dict[str, str]] = {
     "straggler_cleared": {"centre": NUMBER, "rounds": "a count", "workers": "a count"},
     "worker_joined": {"worker": "a count"},
     "worker_left": {"worker": "a count"},
-    "evaluation": {"units": "a count"},
+    "evaluation": {"units": "a count", "state_t": "a number"},
     "run_finished": {"exit": "a text", "error": "a text or null"},
 }
 """Fields that a line may lack, and that readers use where they are there. What is declared nowhere has any kind."""

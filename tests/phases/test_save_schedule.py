@@ -76,7 +76,8 @@ class Told(Reporter):
     def seconds(self) -> float:
         return 12.5
 
-    def evaluated(self, units: int, outcome: Callable[[], Any]) -> None:
+    def evaluated(self, units: int, captured: float, outcome: Callable[[], Any]) -> None:
+        assert captured == 12.5, "seconds at which the state was handed over"
         self.told.append((units, outcome()))
 
     def skipped(self, first: int, last: int, places: int, units: int) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 import hybridsync
 from hybridsync.core.errors import WorkdirError
+from hybridsync.report.model import model
+from hybridsync.report.reading import shown_record
 from hybridsync.telemetry.recorder import Recorder
 from tests.report.workdirs import WrittenRun, completed
 
@@ -42,6 +44,20 @@ def test_a_length_of_its_own_does_not_hide_a_lines_time(tmp_path: Path) -> None:
     saved = next(event for event in run.events if event["kind"] == "checkpoint")
     assert (saved["secs"], saved["lasted_secs"]) == (1.0, 0.25)
     assert (run.metrics[0]["secs"], run.metrics[0]["lasted_secs"]) == (2.0, 0.0)
+
+
+def test_an_evaluation_counts_when_its_state_was_there_not_when_it_was_measured(tmp_path: Path) -> None:
+    written_run = WrittenRun(tmp_path / "run")
+    written_run.start()
+    written_run.phase("asp", 0)
+    written_run.metrics(8)
+    written_run.event("evaluation", examples=64, units=8, state_t=1.0, accuracy=0.5, loss=None)
+    written_run.close()
+    run = hybridsync.read_run(written_run.workdir)
+    assert run.evaluations == [{"secs": 1.0, "units": 8, "examples": 64, "phase": 1, "accuracy": 0.5, "loss": None}]
+    assert run.events[-1]["secs"] == 2.0
+    (evaluation,) = model(shown_record(written_run.workdir, "run")).evaluations
+    assert evaluation.t == 1.0
 
 
 @pytest.mark.parametrize("begun", [False, True])
