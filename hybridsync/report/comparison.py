@@ -2,6 +2,7 @@
 
 import csv
 import glob
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -233,7 +234,7 @@ def compare(
 
     Raises:
         WorkdirError: a folder holds no run, or a damaged one; or there is no run at all.
-        ConfigError: no run's configuration has a key of `by`; no run has such a figure.
+        ConfigError: no run's configuration has a key of `by`, no run has such a figure, or `at` is not finite.
     """
     sources = [runs] if isinstance(runs, str | os.PathLike | RunHistory) else list(runs)
     histories, left_out = _read(sources)
@@ -250,6 +251,8 @@ def group_by(
     left_out: Sequence[str] = (),
 ) -> Comparison:
     """Return a comparison of runs; see `compare`."""
+    if at is not None and not math.isfinite(at):
+        raise ConfigError(f"at must be a number that can be reached, got {at}; correct it")
     flat = [flattened(run.config) for run in histories]
     known = sorted({key for values in flat for key in values})
     for key in by:
@@ -328,7 +331,8 @@ def _curve(run: RunHistory, x: str, figure: str) -> list[Point]:
 
 
 def _told(spread: Spread) -> str:
-    return number(spread.mean) + (f" ± {number(spread.sd)}" if spread.sd is not None else "")
+    # A deviation of a few runs is itself known to about a third: two digits say it.
+    return number(spread.mean) + (f" ± {number(float(f'{spread.sd:.2g}'))}" if spread.sd is not None else "")
 
 
 def _unwritten(path: Path, error: OSError) -> WorkdirError:

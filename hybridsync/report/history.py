@@ -27,8 +27,8 @@ class RunHistory:
         config: values of the run's RunConfig.
         summary: content of summary.json; empty until the run has ended.
         metrics: lines of metrics.jsonl.
-        evaluations: `units`, `examples`, `phase` and each figure that was measured of a state; `secs` is when the run had
-            that state, not when the evaluation, in the background of the training, ended.
+        evaluations: `units`, `examples`, `phase` and each figure that was measured of a state. `secs` is when the run
+            had that state, not when the evaluation, in the background of the training, ended.
         events: lines of events.jsonl.
     """
 

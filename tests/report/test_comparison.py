@@ -77,10 +77,10 @@ def test_the_table_says_how_many_runs_are_in_each_figure(runs: Path) -> None:
     table = compare(runs / "*", at=0.9)
     head, asp, bsp = repr(table).splitlines()
     assert head.split("  ")[0] == "plan" and "seconds to 0.9" in head and head.endswith("reached 0.9")
-    assert "2 of 3" in asp and "0.75 ± 0.07071" in asp and asp.endswith("1 of 3")
-    assert "0.92 ± 0.02828" in bsp and bsp.endswith("2 of 2")
+    assert "2 of 3" in asp and "0.75 ± 0.071" in asp and asp.endswith("1 of 3")
+    assert "0.92 ± 0.028" in bsp and bsp.endswith("2 of 2")
     page = table._repr_html_()
-    assert page.startswith("<table>") and page.rstrip().endswith("</svg>") and "0.75 ± 0.07071" in page
+    assert page.startswith("<table>") and page.rstrip().endswith("</svg>") and "0.75 ± 0.071" in page
 
 
 def test_files_hold_a_row_a_group_or_a_row_a_run(runs: Path, tmp_path: Path) -> None:
