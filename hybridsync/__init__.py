@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     )
     from hybridsync.core.errors import HybridSyncError
     from hybridsync.core.plan import Plan
-    from hybridsync.report.comparison import Comparison, compare
-    from hybridsync.report.history import RunHistory, read_run
+    from hybridsync.report.history import RunHistory
+    from hybridsync.report.results import Comparison, compare, read_run
     from hybridsync.trainer import FitResult, Trainer
     from hybridsync.training.optimizer import Optimizer
     from hybridsync.training.task import Task
@@ -47,9 +47,9 @@ _HOMES = {
     "Task": "training.task",
     "FitResult": "trainer",
     "Trainer": "trainer",
-    "Comparison": "report.comparison",
-    "compare": "report.comparison",
-    "read_run": "report.history",
+    "Comparison": "report.results",
+    "compare": "report.results",
+    "read_run": "report.results",
     "tune": "tuning.embedded",
 }
 

@@ -34,8 +34,9 @@ from hybridsync.core.paths import local_path
 from hybridsync.devices.placement import local_devices
 from hybridsync.interfaces.commands import SwitchReply, SwitchRequest
 from hybridsync.phases.reporter import Hook
-from hybridsync.report.history import RunHistory, history_of, read_run
+from hybridsync.report.history import RunHistory, history_of
 from hybridsync.report.model import Record
+from hybridsync.report.results import read_run
 from hybridsync.runtime.inprocess import InProcess
 from hybridsync.runtime.role_signals import handled_by_default
 from hybridsync.storage.jsonl import plain

@@ -9,7 +9,7 @@ shown. Exit codes: 0 written, 1 there is no run to show, 70 our fault.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from absl import flags
@@ -18,11 +18,11 @@ from hybridsync.cli.command import reports_errors, run
 from hybridsync.cli.standard_streams import ends_with_its_reader
 from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, WorkdirError
 from hybridsync.core.paths import local_path
-from hybridsync.report.comparison import OVER, compare
-from hybridsync.report.history import read_run
+from hybridsync.report.groups import OVER
 from hybridsync.report.model import Record
 from hybridsync.report.page import page
 from hybridsync.report.reading import named, read_search, refusing, shown_record
+from hybridsync.report.results import compare, read_run
 from hybridsync.report.search import search_page
 from hybridsync.storage.durable import private
 
@@ -38,8 +38,8 @@ flags.DEFINE_enum("x", "secs", [*OVER], "what the figure is drawn over")
 REPORT_FILE = "report.html"
 
 
-def write_report(workdirs: list[str], out: str | None) -> Path:
-    """Write the page of the runs, or of the search, in `workdirs` and return its path.
+def write_report(workdirs: list[str], out: str | None, by: Sequence[str] = ()) -> Path:
+    """Write the page of the runs (in groups `by` keys of the configuration), or of the search, and return its path.
 
     Of several runs, each that cannot be shown is named on stderr and on the page.
 
@@ -59,7 +59,7 @@ def write_report(workdirs: list[str], out: str | None) -> Path:
             print(f"left out: {reason}", file=sys.stderr)
         if not records:
             raise WorkdirError(f"none of the {len(runs)} runs can be shown; name one that can")
-        folder, text = runs[records[0].name], page(records, reasons)
+        folder, text = runs[records[0].name], page(records, reasons, by)
     path = path or folder / REPORT_FILE
     try:
         with open(path, "w", encoding="utf-8", opener=None if out else private) as file:
@@ -118,7 +118,7 @@ def main(argv: list[str]) -> int:
     if compares:
         write_comparison(argv[1:])
     if not compares or FLAGS.out:
-        print(f"written: {write_report(argv[1:], FLAGS.out)}")
+        print(f"written: {write_report(argv[1:], FLAGS.out, FLAGS.group or ())}")
     return EXIT_COMPLETED
 
 

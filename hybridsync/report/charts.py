@@ -64,6 +64,7 @@ class Chart:
         from_zero: whether the y axis begins at 0 otherwise.
         settled: whether the y axis begins at the lowest value of the last three quarters of x: what is lower before,
             where a run has just begun, stands at its edge.
+        switched: whether the page has the same chart over time, units and examples, and shows one of them.
     """
 
     title: str
@@ -75,6 +76,7 @@ class Chart:
     may_be_log: bool = False
     from_zero: bool = True
     settled: bool = False
+    switched: bool = False
 
 
 def draw(chart: Chart) -> str:
@@ -82,7 +84,7 @@ def draw(chart: Chart) -> str:
     lines = [line for line in chart.lines if line.points]
     if not lines:
         caption = f"<figcaption>{escape(_title(chart))}</figcaption>"
-        return f'<figure class="chart">{caption}<p class="none">nothing yet</p></figure>'
+        return f'<figure class="{_class(chart)}">{caption}<p class="none">nothing yet</p></figure>'
     x, y = _axes(chart, lines)
     title = f"{_title(chart)}, logarithmic" if y.is_log else _title(chart)
     svg = "".join(
@@ -107,7 +109,7 @@ def draw(chart: Chart) -> str:
     }
     embedded = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     return (
-        f'<figure class="chart"><figcaption>{escape(title)}</figcaption>{_legend(lines)}'
+        f'<figure class="{_class(chart)}"><figcaption>{escape(title)}</figcaption>{_legend(lines)}'
         f'<div class="plot"><div class="ys">{tick_labels(y, "bottom", short)}</div>'
         f'<div class="area" tabindex="0" aria-label="{escape(_said(title, lines))}" role="img">'
         f'<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" aria-hidden="true">{svg}</svg></div>'
@@ -115,6 +117,10 @@ def draw(chart: Chart) -> str:
         f'<p class="note">{escape(chart.note)}</p>'
         f'<script type="application/json">{embedded}</script></figure>'
     )
+
+
+def _class(chart: Chart) -> str:
+    return f"chart over-{chart.x}" if chart.switched else "chart"
 
 
 def _axes(chart: Chart, lines: Sequence[Line]) -> tuple[Axis, Axis]:

@@ -1,14 +1,11 @@
 """What a run did, as plain dictionaries and lists: `hybridsync.read_run(folder)` and `FitResult.history`."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from hybridsync.core.paths import local_path
 from hybridsync.report.model import Record, ended
-from hybridsync.report.reading import read_record, refusing
 from hybridsync.report.scales import duration, number
 
 Lines = list[dict[str, Any]]
@@ -61,19 +58,6 @@ class RunHistory:
     def secs(self) -> float:
         """Return the run's time at its end, or at its last line."""
         return self.summary.get("seconds", max([0.0, *(line["secs"] for line in (*self.metrics, *self.events))]))
-
-
-def read_run(folder: str | os.PathLike[str]) -> RunHistory:
-    """Read back what the run in `folder` (its workdir) did, finished or not.
-
-    A run that has entered no phase yet has empty lists.
-
-    Raises:
-        WorkdirError: there is no such folder, it holds no run, or a file in it is damaged.
-    """
-    path = local_path(folder)
-    with refusing(path):
-        return history_of(read_record(path, os.fspath(folder)))
 
 
 def history_of(record: Record) -> RunHistory:

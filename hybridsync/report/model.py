@@ -102,6 +102,7 @@ class Evaluation:
     """One measurement of the state."""
 
     t: float
+    units: int | None
     examples: int
     accuracy: float | None
     loss: float | None
@@ -126,6 +127,7 @@ class RunModel:
         evaluations: evaluations in order.
         hosts: hosts of a run on several hosts.
         busy: worker to seconds of each kind of span, of those that the timeline kept.
+        color: index into the page's colours.
     """
 
     record: Record
@@ -141,6 +143,7 @@ class RunModel:
     evaluations: tuple[Evaluation, ...]
     hosts: tuple[HostRow, ...]
     busy: Mapping[str, Mapping[str, float]]
+    color: int = 0
 
     @property
     def name(self) -> str:
@@ -154,7 +157,7 @@ class RunModel:
         return tuple(sorted(reported | {stretch.worker for stretch in self.present}))
 
     def line(self, x: str, value: Callable[[Mapping[str, Any]], float | None]) -> list[Point]:
-        """Return a figure of the metrics over `x` ("t" or "examples"), where there is one."""
+        """Return a figure of the metrics over `x` ("t", "units" or "examples"), where there is one."""
         points = [(line[x], value(line)) for line in _whole(self.record.metrics)]
         return [(at, figure) for at, figure in points if figure is not None]
 
@@ -186,7 +189,13 @@ def model(record: Record) -> RunModel:
         incidents=incidents(events),
         stalls=_stalls(record, phases),
         evaluations=tuple(
-            Evaluation(event.get("state_t", event["t"]), event["examples"], event.get("accuracy"), event.get("loss"))
+            Evaluation(
+                event.get("state_t", event["t"]),
+                event.get("units"),
+                event["examples"],
+                event.get("accuracy"),
+                event.get("loss"),
+            )
             for event in events
             if event["kind"] == "evaluation"
         ),
@@ -331,3 +340,25 @@ def _own_secs(spans: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         secs[name] += span["dur"] / 1e6
         enclosing.append((span["ts"] + span["dur"], name))
     return {name: max(value, 0.0) for name, value in secs.items()}
+
+
+def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of a configuration by their dotted keys.
+
+    >>> flattened({"plan": "asp", "optimizer": {"name": "sgd"}})
+    {'plan': 'asp', 'optimizer.name': 'sgd'}
+    """
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            found |= flattened(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value if isinstance(value, str | int | float | None) else str(value)
+    return found
+
+
+def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the dotted keys that do not have one value in all of these configurations, in order."""
+    flat = [flattened(config) for config in configs]
+    keys = dict.fromkeys(key for values in flat for key in values)
+    return [key for key in keys if len({values.get(key, "-") for values in flat}) > 1]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hybridsync.report.comparison import OVER
+from hybridsync.report.groups import OVER
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "results.md").read_text()

@@ -1,10 +1,12 @@
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.switch_stalls import print_stalls
 from hybridsync.interfaces.reports import Span
+from hybridsync.report.incidents import incidents
 from hybridsync.report.model import RunModel, model
 from hybridsync.report.page import page
 from hybridsync.report.reading import shown_record
@@ -43,15 +45,33 @@ def test_every_incident_is_told_once_on_its_workers_lane(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.parametrize(
+    ("event", "sort", "text"),
+    [
+        ({"kind": "unit_quarantined", "unit": 7, "reason": "SIGSEGV"}, "other", "unit 7 is trained no more: SIGSEGV"),
+        ({"kind": "worker_quarantined", "worker": 1, "reason": "SIGSEGV"}, "lost", "worker 1 is given up: SIGSEGV"),
+        ({"kind": "world_renewed", "why": "a loss"}, "back", "all workers started again in a new group: a loss"),
+        (
+            {"kind": "save_failed", "units": 1000, "error": "full"},
+            "other",
+            "the state at unit 1,000 was not saved: full",
+        ),
+    ],
+)
+def test_what_went_otherwise_is_said_in_words(event: dict[str, Any], sort: str, text: str) -> None:
+    (incident,) = incidents([{"t": 1.0, "wall": 0.0, "phase": 1, **event}])
+    assert (incident.sort, incident.text) == (sort, text)
+
+
 def test_a_kind_of_event_that_the_page_does_not_know_is_shown_as_it_is(tmp_path: Path) -> None:
     written_run = WrittenRun(tmp_path / "run")
     written_run.start()
     written_run.phase("bsp", 0)
     written_run.close()
     record = shown_record(written_run.workdir, "run")
-    event = {"t": 99.0, "wall": 0.0, "kind": "unit_quarantined", "phase": 1, "unit": 7}
+    event = {"t": 99.0, "wall": 0.0, "kind": "unit_blessed", "phase": 1, "unit": 7}
     (incident,) = model(dataclasses.replace(record, events=[*record.events, event])).incidents
-    assert (incident.sort, incident.text) == ("other", "unit quarantined: unit 7")
+    assert (incident.sort, incident.text) == ("other", "unit blessed: unit 7")
 
 
 def test_a_process_that_may_hang_is_told_of_by_what_it_was_at(tmp_path: Path) -> None:

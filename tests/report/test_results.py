@@ -14,7 +14,7 @@ import pytest
 
 from hybridsync import compare, read_run
 from hybridsync.core.errors import ConfigError, HybridSyncError, WorkdirError
-from hybridsync.report.comparison import differing
+from hybridsync.report.model import differing
 from hybridsync.telemetry.summary import Summary, Units, write_config, write_summary
 from tests.report.workdirs import CONFIG, WrittenRun
 
