@@ -96,6 +96,8 @@ def draw(chart: Chart) -> str:
     svg += "".join(_path(line, x, y) for line in lines)
     data = {
         "x": [x.low, x.high],
+        "y": [y.low, y.high],
+        "log": y.is_log,
         "over": chart.x,
         "lines": [
             [

@@ -46,7 +46,11 @@ def page(records: Sequence[Record], left_out: Sequence[str] = (), by: Sequence[s
     told = tables.incidents(runs)
     sections = [
         section("Phases and incidents", draw_lanes(runs, colors, brief=many) + _folded(told, "every incident", many)),
-        section("Speed and learning", f'{AXES}<div class="charts">{"".join(map(draw, figures(series, colors)))}</div>'),
+        section(
+            "Speed and learning",
+            f'{AXES}<div class="charts">{"".join(map(draw, figures(series, colors)))}</div>',
+            "Drag a frame in a chart to enlarge it; a double click shows the whole again.",
+        ),
         section(
             "What switching cost",
             draw_stalls(runs) + tables.stalls(runs),

@@ -116,8 +116,9 @@ def _facts(run: RunModel) -> dict[str, str]:
         computed = "time alone" if record.simulation.get("gradients") == "none" else "with real gradients"
         found["simulated"] = escape(f"{computed}; {record.simulation.get('scenario', '-')}")
     skipped = sum(event["places"] for event in record.events if event["kind"] == "evaluation_skipped")
-    if skipped:
-        found["evaluations"] = f"{len(run.evaluations)}; {counted(skipped, 'place')} passed without one"
+    if run.evaluations or skipped:
+        passed = f"; {counted(skipped, 'place')} passed without one" if skipped else ""
+        found["evaluations"] = f"{len(run.evaluations)}{passed}"
     if record.num_unreadable:
         found["left out"] = f"{counted(record.num_unreadable, 'line')} with something else than this run writes"
     versions = (record.config or {}).get("versions", {})

@@ -274,3 +274,19 @@ def test_a_run_that_was_given_its_optimizer_shows_none_of_the_configuration(tmp_
     assert "optimizersgd, rate 0.05" in Outline(_page(workdir)).text
     write_config(workdir, CONFIG)  # without a file
     assert "optimizersgd" not in Outline(_page(workdir)).text
+
+
+def test_a_chart_carries_what_an_enlarged_part_is_labelled_by(tmp_path: Path) -> None:
+    loss, accuracy = _charts(_page(completed(tmp_path / "run")))[-2:]
+    assert (loss["over"], loss["log"], accuracy["log"]) == ("examples", True, False)
+    assert loss["y"][0] < 0.05 < 2.0 < loss["y"][1] and accuracy["y"][0] < 0.8 < accuracy["y"][1]
+
+
+def test_the_page_says_how_many_evaluations_there_are_and_what_passed_without_one(tmp_path: Path) -> None:
+    assert "evaluations1" in Outline(_page(completed(tmp_path / "run"))).text
+    written_run = WrittenRun(tmp_path / "passed")
+    written_run.start()
+    written_run.phase("bsp", 0, "start")
+    written_run.event("evaluation_skipped", first=10, last=20, places=2, units=31, why="a save was under way")
+    written_run.close()
+    assert "evaluations0; 2 places passed without one" in Outline(_page(written_run.workdir)).text
