@@ -1,6 +1,8 @@
 """Computes what the page says about a run from what the run left; nothing here touches a file."""
 
 import itertools
+import statistics
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -158,16 +160,27 @@ class RunModel:
 
     def line(self, x: str, value: Callable[[Mapping[str, Any]], float | None]) -> list[Point]:
         """Return a figure of the metrics over `x` ("t", "units" or "examples"), where there is one."""
-        points = [(line[x], value(line)) for line in _whole(self.record.metrics)]
+        points = [(line[x], value(line)) for line in _whole(self.record)]
         return [(at, figure) for at, figure in points if figure is not None]
 
 
-def _whole(metrics: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return the lines of whole intervals: earlier versions wrote the short rest at a run's end as one of its own."""
-    times = [line["t"] for line in metrics[-3:]]
-    if len(times) < 3 or "secs" in metrics[-1] or times[2] - times[1] >= (times[1] - times[0]) / 2:
-        return metrics
-    return metrics[:-1]
+def _whole(record: Record) -> Sequence[Mapping[str, Any]]:
+    """Return the lines of whole intervals: earlier versions wrote the short rest at a session's end as one of its own.
+
+    Such a rest is the last line before a session ended, of less than half the usual interval. A run that was killed
+    wrote none.
+    """
+    times = [line["t"] for line in record.metrics]
+    rests, begin = set(), 0
+    for event in record.events:
+        if event["kind"] != "run_finished":
+            continue
+        end = bisect_right(times, event["t"])
+        secs = [after - before for before, after in itertools.pairwise(times[begin:end])]
+        if len(secs) > 1 and "secs" not in record.metrics[end - 1] and secs[-1] < statistics.median(secs[:-1]) / 2:
+            rests.add(end - 1)
+        begin = end
+    return [line for place, line in enumerate(record.metrics) if place not in rests]
 
 
 def model(record: Record) -> RunModel:

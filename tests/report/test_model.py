@@ -103,15 +103,35 @@ def test_a_stall_divides_into_its_stages_and_the_rest(tmp_path: Path) -> None:
     assert (stall.secs, stall.compile_secs, stall.commit_secs) == (0.1, 0.2, 0.3)
 
 
-def test_short_rest_at_the_end_of_an_older_record_is_in_no_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("times", "ends", "kept"),
+    [
+        pytest.param([1.0, 2.0, 3.0, 3.25], [4.0], [1.0, 2.0, 3.0], id="a rest"),
+        pytest.param([1.0, 2.0, 3.0, 3.25], [], [1.0, 2.0, 3.0, 3.25], id="a run that has not ended wrote none"),
+        pytest.param([1.0, 2.0, 3.0, 6.0, 7.0], [8.0], [1.0, 2.0, 3.0, 6.0, 7.0], id="a whole one after a long one"),
+        pytest.param(
+            [1.0, 2.0, 3.0, 3.25, 4.5, 5.5, 6.5, 6.75],
+            [3.5, 7.0],
+            [1.0, 2.0, 3.0, 4.5, 5.5, 6.5],
+            id="the rest of each session",
+        ),
+        pytest.param([1.0, 1.25], [2.0], [1.0, 1.25], id="too few to tell"),
+    ],
+)
+def test_short_rest_at_the_end_of_an_older_session_is_in_no_line(
+    tmp_path: Path, times: list[float], ends: list[float], kept: list[float]
+) -> None:
     record = shown_record(completed(tmp_path / "run"), "run")
-    lines = [{key: value for key, value in line.items() if key != "secs"} for line in record.metrics]
-    times = (1.0, 2.0, 3.0, 3.25)
-    older = model(dataclasses.replace(record, metrics=[{**line, "t": t} for line, t in zip(lines, times, strict=True)]))
-    assert [t for t, _ in older.line("t", lambda line: line["examples_per_sec"])] == [1.0, 2.0, 3.0]
-    joined = [{**line, "t": t, "secs": 1.25} for line, t in zip(lines, times, strict=True)]
-    ours = model(dataclasses.replace(record, metrics=joined))
-    assert [t for t, _ in ours.line("t", lambda line: line["examples_per_sec"])] == [*times]
+    line = {key: value for key, value in record.metrics[0].items() if key != "secs"}
+    end = {"wall": 0.0, "kind": "run_finished", "phase": 2, "exit": "preempted"}
+    events = [event for event in record.events if event["kind"] != "run_finished"] + [{**end, "t": t} for t in ends]
+
+    def drawn(lines: list[dict[str, Any]]) -> list[float]:
+        run = model(dataclasses.replace(record, metrics=lines, events=events))
+        return [t for t, _ in run.line("t", lambda line: line["examples_per_sec"])]
+
+    assert drawn([{**line, "t": t} for t in times]) == kept
+    assert drawn([{**line, "t": t, "secs": 1.0} for t in times]) == times, "of today's lines the last is whole"
 
 
 def test_stages_longer_than_the_stall_leave_no_rest(tmp_path: Path) -> None:
