@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from html import escape
 from itertools import count
 from pathlib import Path
 from typing import Any, get_args
@@ -85,6 +86,13 @@ class FitResult:
             f"FitResult({self.summary.exit}: {units.applied:,} of {units.workload:,} units in "
             f"{self.summary.seconds:.1f} s{figures})"
         )
+
+    def _repr_html_(self) -> str:
+        try:
+            curve = self.history.curve()
+        except HybridSyncError:  # its workdir may be gone by now
+            curve = ""
+        return f"<code>{escape(repr(self))}</code>{curve}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "task": None}

@@ -223,7 +223,7 @@ WORDS: dict[Over, str] = {"time": "time from the first unit", "units": "units ap
 def draw_svg(chart: Chart) -> str:
     """Return the chart as an SVG file that needs no style sheet: for a paper, a slide, a notebook."""
     lines = [line for line in chart.lines if line.points]
-    rows = (len(lines) + 1) // 2
+    rows = 0 if [line.label for line in lines] == [chart.title.lower()] else (len(lines) + 1) // 2
     height = HEIGHT + ROW * rows
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
@@ -255,7 +255,7 @@ def draw_svg(chart: Chart) -> str:
             width = ' stroke-width="7" stroke-linecap="round"' if style == "dots" else ' stroke-width="2"'
             drawn += f'<path d="{path}" fill="none" stroke="{COLORS[line.color]}"{width}{DASHES.get(style, "")}/>'
     svg += f'<g transform="translate({LEFT} {TOP})">{drawn}</g>'
-    for at, line in enumerate(lines):
+    for at, line in enumerate(lines if rows else ()):
         left, level = LEFT + at % 2 * size[0] / 2, HEIGHT + 4 + ROW * (at // 2)
         stroke = f'stroke="{COLORS[line.color]}" stroke-width="3"{DASHES.get(line.style, "")}'
         svg += f'<path d="M{left:.1f} {level}h24" {stroke}/>'

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from hybridsync.report.charts import Chart, Line, draw_svg
 from hybridsync.report.model import Record, ended
 from hybridsync.report.scales import duration, number
 
@@ -47,7 +48,17 @@ class RunHistory:
         )
 
     def _repr_html_(self) -> str:
-        return f"<code>{escape(repr(self))}</code>"
+        return f"<code>{escape(repr(self))}</code>{self.curve()}"
+
+    def curve(self) -> str:
+        """Return the accuracy, or else the loss, over time as an SVG; "" without an evaluation."""
+        for figure in ("accuracy", "loss"):
+            points = [(each["secs"], each[figure]) for each in self.evaluations if each.get(figure) is not None]
+            if points:
+                line = Line(figure, 0, 0, "marked", points)
+                rises = figure == "accuracy"
+                return draw_svg(Chart(figure.capitalize(), "time", [line], from_zero=not rises, settled=rises))
+        return ""
 
     @property
     def exit(self) -> str:

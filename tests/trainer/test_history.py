@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from pathlib import Path
 
 import hybridsync
@@ -30,6 +31,10 @@ def test_a_run_without_a_workdir_has_the_history_of_one_with(tmp_path: Path) -> 
         in_file = next(each for each in written.events if each["kind"] == event["kind"])
         assert event.keys() == in_file.keys()
     assert copy.deepcopy(result).history == history
+    for shown in (result, history):
+        assert shown._repr_html_().startswith("<code>") and shown._repr_html_().endswith("</svg>\n")
+    shutil.rmtree(tmp_path / "run")
+    assert kept._repr_html_() == f"<code>{kept!r}</code>", "without its workdir it shows what it has"
 
 
 def test_the_history_of_a_run_that_was_complete_is_its_workdirs(tmp_path: Path) -> None:
