@@ -305,9 +305,12 @@ class Reporter:
             f"{role} {role_id} has been {what} for long: it may hang, and is ended after {limit_secs:.3g} s ({setting})"
         )
 
-    def skipped(self, first: int, last: int, places: int, units: int) -> None:
-        """Write that `places` places from `first` to `last` had no evaluation: the next is of the state at `units`."""
-        why = "a save or an evaluation was under way, or the phase was about to end"
+    def skipped(self, first: int, last: int, places: int, units: int, *, stops: bool = False) -> None:
+        """Write that `places` places from `first` to `last` had no evaluation: the next is of the state at `units`.
+
+        Where the run stops, there is none at `units` either.
+        """
+        why = "the run was asked to stop" if stops else "a save or an evaluation was under way, or a phase about to end"
         self.event("evaluation_skipped", first=first, last=last, places=places, units=units, why=why)
 
     def span(self, name: str, started: float, ended: float) -> None:

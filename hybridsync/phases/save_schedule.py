@@ -108,6 +108,7 @@ class SaveSchedule:
         )
         if evaluate:
             self._evaluations.append((snapshot.held.units, secs, evaluation))
+            self._pass_places(snapshot.held.units, is_evaluated=True)
 
     def wait(self, tick: Callable[[], None]) -> Commit:
         """Return the pending commit when it has ended; `tick` is called meanwhile and may raise.
@@ -165,7 +166,7 @@ class SaveSchedule:
         """
         retries = self._retry_secs > 0
         save = (self._committer.durable or retries) and self._clock.monotonic() >= self._next_save
-        if (not save and not self._evaluation_is_due()) or self._commit is not None:
+        if (not save and not self.evaluation_is_due) or self._commit is not None:
             return False
         under_way = bool(self._control.stamps()[0])
         if save and retries:
@@ -176,22 +177,32 @@ class SaveSchedule:
         left = (phase.end_units - self._control.num_applied) / rate if rate else 0.0
         return left > 2 * self._save_secs + 0.5
 
-    def take_evaluation(self) -> bool:
-        """Return whether the state to be saved now is to be evaluated as well, and plan the next one."""
-        due = self._evaluation_is_due()
-        if due:
-            self.evaluates(self._control.num_applied)
-        return due
+    @property
+    def evaluation_is_due(self) -> bool:
+        """Return whether a place has come at which to evaluate; one evaluation at most waits for the one under way.
 
-    def evaluates(self, units: int) -> None:
-        """Plan the next evaluation after one at `units`, and tell of the places that it came too late for."""
+        Each keeps a whole state in the chief's memory.
+        """
+        return len(self._evaluations) <= 1 and self._control.num_applied >= self._next_evaluation
+
+    def leave(self, units: int) -> None:
+        """Tell of the places up to `units` that have no evaluation, and get none: the run stops there."""
+        self._pass_places(units, is_evaluated=False)
+
+    def _pass_places(self, units: int, *, is_evaluated: bool) -> None:
+        """Plan the next evaluation after a state, and tell of the places that have none of their own.
+
+        A place counts as passed when a state was handed over for it, not before: a capture may fail, and the place is
+        then evaluated late.
+        """
         if units < self._next_evaluation:
             return
         every = self._run.config.telemetry.evaluate_units
         first, newest = int(self._next_evaluation), units // every * every
         self._next_evaluation = newest + every
-        if first < newest:
-            self._reporter.skipped(first, newest - every, (newest - first) // every, units)
+        last = newest - every if is_evaluated else newest
+        if first <= last:
+            self._reporter.skipped(first, last, (last - first) // every + 1, units, stops=not is_evaluated)
 
     def collect(self, *, all_of_them: bool = False) -> None:
         """Report the evaluations that have ended, or wait for all of them; one that fails, or is late, ends nothing."""
@@ -224,12 +235,3 @@ class SaveSchedule:
         while not self._control.wait_until(commit.done, TICK_SECS) and self._clock.monotonic() < deadline:
             tick()
         return secs
-
-    def _evaluation_is_due(self) -> bool:
-        """Return whether a place has come at which to evaluate; one evaluation at most waits for the one under way.
-
-        Each keeps a whole state in the chief's memory.
-        """
-        if len(self._evaluations) > 1:
-            return False
-        return self._control.num_applied >= self._next_evaluation
