@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from hybridsync.core.errors import HybridSyncError
     from hybridsync.core.plan import Plan
     from hybridsync.interfaces.callbacks import Callback
+    from hybridsync.report.history import RunHistory
+    from hybridsync.report.results import Comparison, compare, read_run
     from hybridsync.telemetry.trackers import MLflow, WandB
     from hybridsync.trainer import FitResult, Trainer
     from hybridsync.training.optimizer import Optimizer
@@ -47,9 +49,13 @@ _HOMES = {
     "MLflow": "telemetry.trackers",
     "Optimizer": "training.optimizer",
     "Plan": "core.plan",
+    "RunHistory": "report.history",
     "Task": "training.task",
     "FitResult": "trainer",
     "Trainer": "trainer",
+    "Comparison": "report.results",
+    "compare": "report.results",
+    "read_run": "report.results",
     "WandB": "telemetry.trackers",
     "tune": "tuning.embedded",
 }
@@ -57,6 +63,7 @@ _HOMES = {
 __all__ = [
     "Callback",
     "CheckpointConfig",
+    "Comparison",
     "DeviceConfig",
     "EmulationConfig",
     "FitResult",
@@ -67,11 +74,14 @@ __all__ = [
     "OptimizerConfig",
     "Plan",
     "RunConfig",
+    "RunHistory",
     "ScheduleConfig",
     "Task",
     "TelemetryConfig",
     "Trainer",
     "WandB",
+    "compare",
+    "read_run",
     "tune",
 ]
 

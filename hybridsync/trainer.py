@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from html import escape
 from itertools import count
 from pathlib import Path
 from typing import Any, get_args
@@ -24,7 +25,7 @@ from typing import Any, get_args
 from absl import logging
 
 from hybridsync.chief.chief import Chief
-from hybridsync.config import RunConfig, load_config
+from hybridsync.config import RunConfig, load_config, to_json
 from hybridsync.config.keywords import check_known
 from hybridsync.config.recipes import located
 from hybridsync.config.typing import annotations
@@ -35,11 +36,15 @@ from hybridsync.devices.placement import local_devices
 from hybridsync.interfaces.callbacks import Callback, checked_callbacks
 from hybridsync.interfaces.commands import SwitchReply, SwitchRequest
 from hybridsync.phases.reporter import Hook
+from hybridsync.report.history import RunHistory, history_of
+from hybridsync.report.model import Record
+from hybridsync.report.results import read_run
 from hybridsync.runtime.inprocess import InProcess
 from hybridsync.runtime.role_signals import handled_by_default
+from hybridsync.storage.jsonl import plain
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.telemetry.progress import open_progress
-from hybridsync.telemetry.recorder import Recorder
+from hybridsync.telemetry.recorder import RecordedLines, Recorder
 from hybridsync.telemetry.summary import Summary, Units
 from hybridsync.training.optimizer import Optimizer
 from hybridsync.training.run import Run
@@ -70,11 +75,13 @@ class FitResult:
       state: final TrainState, numpy leaves.
       summary: content of summary.json.
       task: task that was trained; None in a result that was pickled: a task's functions and data stay where they are.
+      record: what `history` is made of: the run's workdir, or the record of a run without one.
     """
 
     state: TrainState
     summary: Summary
     task: Task | None
+    record: Record | Path
 
     def __repr__(self) -> str:
         units, final = self.summary.units, self.summary.final
@@ -83,6 +90,13 @@ class FitResult:
             f"FitResult({self.summary.exit}: {units.applied:,} of {units.workload:,} units in "
             f"{self.summary.seconds:.1f} s{figures})"
         )
+
+    def _repr_html_(self) -> str:
+        try:
+            curve = self.history.curve()
+        except HybridSyncError:  # its workdir may be gone by now
+            curve = ""
+        return f"<code>{escape(repr(self))}</code>{curve}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "task": None}
@@ -105,6 +119,15 @@ class FitResult:
         if self.task.model is None:
             return self.state.params
         return self.task.model(self.state.params, self.state.model_state)
+
+    @property
+    def history(self) -> RunHistory:
+        """What the run did: its configuration, summary, metrics, evaluations and events, also without a workdir.
+
+        Raises:
+          WorkdirError: as `hybridsync.read_run`, where the run had a workdir.
+        """
+        return read_run(self.record) if isinstance(self.record, Path) else history_of(self.record)
 
     @property
     def completed(self) -> bool:
@@ -266,13 +289,15 @@ class Trainer:
         except AlreadyCompleted as done:
             self._say(str(done))
             units = Units(**done.summary["units"])
-            return FitResult(done.state, Summary(**{**done.summary, "units": units}), run.task)
+            assert run.workdir is not None  # only a workdir holds a run that has ended
+            return FitResult(done.state, Summary(**{**done.summary, "units": units}), run.task, run.workdir)
         with contextlib.ExitStack() as opened:
             if opening.lock is not None:
                 opened.callback(opening.lock.release)
             progress = open_progress(run.config.workload, sys.stderr, clock) if self._progress else None
+            lines = RecordedLines()
             if run.workdir is None:
-                recorder = Recorder.null(clock, progress, began)
+                recorder = Recorder.null(clock, progress, began, lines)
             else:
                 recorder = Recorder.open(
                     *(run.workdir, clock),
@@ -290,7 +315,7 @@ class Trainer:
             if self._preempted:  # it was asked while the run was being opened
                 runtime.chief.service.preempt()
             summary = runtime.run()
-            return FitResult(runtime.state, summary, run.task)
+            return FitResult(runtime.state, summary, run.task, run.workdir or _record(run, lines, summary))
 
     def _opened(self, chief: Chief | None, show_line: Callable[[str], None]) -> None:
         self._chief, self._show_line = chief, show_line
@@ -388,6 +413,12 @@ def _planned(run: Run, history: Path | None) -> Run:
     recalled = recall(run.config, job_of_run(lock_step), history=history, workdir=run.workdir, file=run.file)
     logging.info("%s", recalled.about)
     return dataclasses.replace(run, config=recalled.config)
+
+
+def _record(run: Run, lines: RecordedLines, summary: Summary) -> Record:
+    """Return the record of a run without a workdir."""
+    config = {"config": plain(to_json(run.config))}
+    return Record("", config, lines.events, lines.metrics, plain(dataclasses.asdict(summary)))
 
 
 def _path(path: str | Path | None) -> Path | None:

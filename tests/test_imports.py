@@ -26,6 +26,7 @@ PURE_MODULES = (
     "hybridsync.interfaces.ports",
     "hybridsync.phases.state_machine",
     "hybridsync.telemetry.recorder",
+    "hybridsync.report.results",
     "hybridsync.report.page",
     "hybridsync.report.reading",
     "hybridsync.report.stalls",

@@ -11,8 +11,7 @@ from benchmarks.grid.cells import PROTOCOLS, Outcome
 from benchmarks.grid.table import HEAD, NOTE, cells, titled
 from benchmarks.jobs import Row
 from benchmarks.protocol_cells import CLAIMS, CellResult
-from hybridsync.report.charts import Chart, Line, draw
-from hybridsync.report.figures import NUM_COLORS, STYLES
+from hybridsync.report.charts import NUM_COLORS, STYLES, Chart, Line, draw
 from hybridsync.report.page import document, heading, section
 from hybridsync.report.scales import number
 from hybridsync.report.tables import table
@@ -33,8 +32,9 @@ def page(outcomes: Sequence[Outcome], loss: float = LOSS, real: Mapping[str, Cel
         sections.append(section(titled(block), _speeds(rows) + charts + _table(rows)))
     content = f'<p class="note">{escape(f"{NOTE} Time to the loss: to {loss:g}.")}</p>'
     faults = "".join(f'<p class="error">{escape(f"{run.cell}: {run.fault}")}</p>' for run in outcomes if run.fault)
-    header = heading(TITLE, "", content + faults, PROTOCOLS, "protocols")
-    return document(TITLE, header, "".join(sections), PROTOCOLS)
+    boxes = {name: (at,) for at, name in enumerate(PROTOCOLS)}
+    header = heading(TITLE, "", content + faults, boxes, "protocols")
+    return document(TITLE, header, "".join(sections), boxes)
 
 
 def _claims(rows: Iterable[Row]) -> str:

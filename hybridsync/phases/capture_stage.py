@@ -89,8 +89,8 @@ class CaptureStage:
         self._reporter.ended(snapshot)
         is_last = snapshot.held.units >= self._workload
         self._state.evaluates = is_last or not self._control.preempted or self._control.stop_reason is not None
-        if self._state.evaluates:
-            self._saving.evaluates(snapshot.held.units)
+        if not self._state.evaluates:
+            self._saving.leave(snapshot.held.units)
         self._saving.training.clear()
         self._timer.record("capture", started)
         return state_machine.Captured(last=is_last)
@@ -101,7 +101,7 @@ class CaptureStage:
         Raises:
           PhaseBroken: the holder could not be reached, or a member was lost.
         """
-        self._state.evaluates = self._saving.take_evaluation()
+        self._state.evaluates = self._saving.evaluation_is_due
         self.take_snapshot(final=False)
         return state_machine.Captured()
 

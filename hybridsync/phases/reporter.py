@@ -39,7 +39,7 @@ from hybridsync.training.evaluation import numbers
 from hybridsync.training.run import Run
 
 Hook = Callable[[Metrics], None]
-_TAKEN = {*COMMON, "units", "examples", "self"}
+_TAKEN = {*COMMON, "units", "examples", "state_t", "self"}
 """Names that no figure of an evaluation may have: its event has them already."""
 
 
@@ -274,11 +274,12 @@ class Reporter:
         self.event("save_failed", units=units, error=why)
         self.show_line(f"not durable since unit {units:,}, training goes on and the save is tried again: {why}")
 
-    def evaluated(self, units: int, outcome: Callable[[], Any]) -> None:
+    def evaluated(self, units: int, captured: float, outcome: Callable[[], Any]) -> None:
         """Write what a task measured of the state at `units`; what is no number is left out, and reported.
 
         Args:
           units: units applied in the state.
+          captured: the run's seconds at which that state was captured: training went on while it was measured.
           outcome: returns what was measured, None for nothing; raises what the task's functions raised.
         """
         task, name = self._run.task, f"the evaluation at unit {units:,}"
@@ -298,7 +299,8 @@ class Reporter:
         if not figures:
             return
         fields = {"accuracy": None, "loss": None, **figures}
-        self.event("evaluation", examples=units * self._run.config.unit_size, units=units, **fields)
+        at = {"units": units, "state_t": round(self._since + captured, 6)}
+        self.event("evaluation", examples=units * self._run.config.unit_size, **at, **fields)
         self._recorder.board.evaluated(units, figures)
         shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
         self.show_line(f"unit {units:,}: {shown}")
@@ -310,9 +312,12 @@ class Reporter:
             f"{role} {role_id} has been {what} for long: it may hang, and is ended after {limit_secs:.3g} s ({setting})"
         )
 
-    def skipped(self, first: int, last: int, places: int, units: int) -> None:
-        """Write that `places` places from `first` to `last` had no evaluation: the next is of the state at `units`."""
-        why = "a save or an evaluation was under way, or the phase was about to end"
+    def skipped(self, first: int, last: int, places: int, units: int, *, stops: bool = False) -> None:
+        """Write that `places` places from `first` to `last` had no evaluation: the next is of the state at `units`.
+
+        Where the run stops, there is none at `units` either.
+        """
+        why = "the run was asked to stop" if stops else "a save or an evaluation was under way, or a phase about to end"
         self.event("evaluation_skipped", first=first, last=last, places=places, units=units, why=why)
 
     def span(self, name: str, started: float, ended: float) -> None:

@@ -68,7 +68,7 @@ class SaveSchedule:
         self.training = threading.Event()
         self.training.set()
         self._commit: Future[Commit] | None = None
-        self._evaluations: deque[tuple[int, Future]] = deque()
+        self._evaluations: deque[tuple[int, float, Future]] = deque()  # units, the run's seconds at which they were
         self._next_save = self._save_secs = self._retry_secs = self._awaited_secs = 0.0
         every = run.config.telemetry.evaluate_units
         self._next_evaluation = (control.num_applied // every + 1) * every if every else math.inf
@@ -93,12 +93,13 @@ class SaveSchedule:
     def submit(self, snapshot: Snapshot, source: str, phase_number: int, *, evaluate: bool) -> None:
         """Begin to commit `snapshot`, which `source` keeps."""
         self.submitted = snapshot
+        secs = self._reporter.seconds()
         record: dict[str, Any] = {
             **self._of_run,
             "phase": phase_number,
             "sequence": snapshot.held.sequence,
             "fingerprint": snapshot.held.fingerprint,
-            "seconds": self._reporter.seconds(),
+            "seconds": secs,
             "detours": [list(detour) for detour in self._detours(snapshot.held.units)],
         }
         ledger = self._control.ledger.to_json(snapshot.applied, snapshot.dropped)
@@ -106,7 +107,8 @@ class SaveSchedule:
             snapshot, source, ledger, record, evaluate=evaluate, after=self.training
         )
         if evaluate:
-            self._evaluations.append((snapshot.held.units, evaluation))
+            self._evaluations.append((snapshot.held.units, secs, evaluation))
+            self._pass_places(snapshot.held.units, is_evaluated=True)
 
     def wait(self, tick: Callable[[], None]) -> Commit:
         """Return the pending commit when it has ended; `tick` is called meanwhile and may raise.
@@ -164,7 +166,7 @@ class SaveSchedule:
         """
         retries = self._retry_secs > 0
         save = (self._committer.durable or retries) and self._clock.monotonic() >= self._next_save
-        if (not save and not self._evaluation_is_due()) or self._commit is not None:
+        if (not save and not self.evaluation_is_due) or self._commit is not None:
             return False
         under_way = bool(self._control.stamps()[0])
         if save and retries:
@@ -175,32 +177,42 @@ class SaveSchedule:
         left = (phase.end_units - self._control.num_applied) / rate if rate else 0.0
         return left > 2 * self._save_secs + 0.5
 
-    def take_evaluation(self) -> bool:
-        """Return whether the state to be saved now is to be evaluated as well, and plan the next one."""
-        due = self._evaluation_is_due()
-        if due:
-            self.evaluates(self._control.num_applied)
-        return due
+    @property
+    def evaluation_is_due(self) -> bool:
+        """Return whether a place has come at which to evaluate; one evaluation at most waits for the one under way.
 
-    def evaluates(self, units: int) -> None:
-        """Plan the next evaluation after one at `units`, and tell of the places that it came too late for."""
+        Each keeps a whole state in the chief's memory.
+        """
+        return len(self._evaluations) <= 1 and self._control.num_applied >= self._next_evaluation
+
+    def leave(self, units: int) -> None:
+        """Tell of the places up to `units` that have no evaluation, and get none: the run stops there."""
+        self._pass_places(units, is_evaluated=False)
+
+    def _pass_places(self, units: int, *, is_evaluated: bool) -> None:
+        """Plan the next evaluation after a state, and tell of the places that have none of their own.
+
+        A place counts as passed when a state was handed over for it, not before: a capture may fail, and the place is
+        then evaluated late.
+        """
         if units < self._next_evaluation:
             return
         every = self._run.config.telemetry.evaluate_units
         first, newest = int(self._next_evaluation), units // every * every
         self._next_evaluation = newest + every
-        if first < newest:
-            self._reporter.skipped(first, newest - every, (newest - first) // every, units)
+        last = newest - every if is_evaluated else newest
+        if first <= last:
+            self._reporter.skipped(first, last, (last - first) // every + 1, units, stops=not is_evaluated)
 
     def collect(self, *, all_of_them: bool = False) -> None:
         """Report the evaluations that have ended, or wait for all of them; one that fails, or is late, ends nothing."""
-        while self._evaluations and (all_of_them or self._evaluations[0][1].done()):
-            units, evaluation = self._evaluations.popleft()
+        while self._evaluations and (all_of_them or self._evaluations[0][2].done()):
+            units, captured, evaluation = self._evaluations.popleft()
             what, most_secs = f"the evaluation at unit {units}", COMMIT_DEADLINE_SECS + LEAVING_SECS
             with self._watchdog.work(what, most_secs + SLACK_SECS):
                 secs = self._await_evaluation(evaluation)
                 late = f"it has not ended in {secs:.0f} s"
-                self._reporter.evaluated(units, partial(result_within, evaluation, 0.0, late))
+                self._reporter.evaluated(units, captured, partial(result_within, evaluation, 0.0, late))
 
     def _await_evaluation(self, evaluation: Future) -> float:
         """Wait for an evaluation, and only a moment more once the run is asked to stop; returns for how many seconds.
@@ -223,12 +235,3 @@ class SaveSchedule:
         while not self._control.wait_until(commit.done, TICK_SECS) and self._clock.monotonic() < deadline:
             tick()
         return secs
-
-    def _evaluation_is_due(self) -> bool:
-        """Return whether a place has come at which to evaluate; one evaluation at most waits for the one under way.
-
-        Each keeps a whole state in the chief's memory.
-        """
-        if len(self._evaluations) > 1:
-            return False
-        return self._control.num_applied >= self._next_evaluation

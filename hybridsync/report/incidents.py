@@ -96,6 +96,10 @@ _TOLD: dict[str, tuple[Sort, Callable[[Mapping[str, Any]], str]]] = {
     "switch_ordered": ("decided", _ordered),
     "order_dropped": ("decided", lambda event: f"the order of {event['protocol']} dropped: {event['why']}"),
     "stop_ordered": ("decided", _ordered),
+    "save_failed": ("other", lambda event: f"the state at unit {event['units']:,} was not saved: {event['error']}"),
+    "unit_quarantined": ("other", lambda event: f"unit {event['unit']:,} is trained no more: {event['reason']}"),
+    "worker_quarantined": ("lost", lambda event: f"worker {event['worker']} is given up: {event['reason']}"),
+    "world_renewed": ("back", lambda event: f"all workers started again in a new group: {event['why']}"),
     "user_code_failed": ("other", lambda event: f"{event['code']} failed: {event['error']}"),
     "rollback": (
         "rollback",

@@ -24,12 +24,13 @@ MOST_BARS = 20
 STAGE_COLORS = {"drain": 0, "capture": 1, "reserve": 2, "enter": 3, "rest": 7}
 
 
-def draw_lanes(runs: Sequence[RunModel], colors: Mapping[str, int]) -> str:
+def draw_lanes(runs: Sequence[RunModel], colors: Mapping[str, int], *, brief: bool = False) -> str:
     """Return the lanes of all runs on one time axis.
 
     Args:
         runs: runs in the order of the page.
         colors: protocol to index into the page's colours.
+        brief: whether a run has one lane alone, with its phases and all of its incidents.
     """
     x = time_axis(max(run.secs for run in runs), 8)
     sorts = {incident.sort for run in runs for incident in run.incidents}
@@ -41,13 +42,23 @@ def draw_lanes(runs: Sequence[RunModel], colors: Mapping[str, int]) -> str:
     )
     if any(run.slow for run in runs):
         legend += '<li><i class="swatch slow"></i>as long as the mark stands</li>'
-    lanes = "".join(_run_lanes(index, run, x, colors, len(runs) > 1) for index, run in enumerate(runs))
+    if brief:
+        lanes = "".join(_brief_lane(index, run, x, colors) for index, run in enumerate(runs))
+    else:
+        lanes = "".join(_run_lanes(index, run, x, colors, len(runs) > 1) for index, run in enumerate(runs))
     lanes += f'<div class="xs">{tick_labels(x, "left", duration)}</div>'
-    return f'<ul class="legend">{legend}</ul><div class="lanes">{lanes}</div>'
+    return f'<ul class="legend">{legend}</ul><div class="lanes{" brief" if brief else ""}">{lanes}</div>'
 
 
-def _run_lanes(index: int, run: RunModel, x: Axis, colors: Mapping[str, int], named: bool) -> str:
-    bars = "".join(
+def _brief_lane(index: int, run: RunModel, x: Axis, colors: Mapping[str, int]) -> str:
+    name = f'<b class="k{run.color}" title="{escape(run.name)}">{escape(run.name)}</b>'
+    marks = _marks(x, run.incidents)
+    track = f'<div class="track tall">{_phase_bars(run, x, colors)}{marks}</div>'
+    return f'<section data-run="{index}"><div class="lane">{name}{track}</div></section>'
+
+
+def _phase_bars(run: RunModel, x: Axis, colors: Mapping[str, int]) -> str:
+    return "".join(
         f'<div class="bar q{colors[bar.protocol]}" style="{_extent(x, bar.begin, bar.end)}" title="{escape(tip)}">'
         f"<span>{bar.phase} {escape(bar.protocol)}</span></div>"
         for bar in run.phases
@@ -56,9 +67,12 @@ def _run_lanes(index: int, run: RunModel, x: Axis, colors: Mapping[str, int], na
             f"unit {bar.units:,} to {bar.end_units:,}, {duration(bar.end - bar.begin)}"
         ]
     )
+
+
+def _run_lanes(index: int, run: RunModel, x: Axis, colors: Mapping[str, int], named: bool) -> str:
     whole = [incident for incident in run.incidents if incident.worker is None]
-    name = f'<h3 class="k{index % 8}">{escape(run.name)}</h3>' if named else ""
-    rows = f'<div class="lane"><b>phase</b><div class="track tall">{bars}</div></div>'
+    name = f'<h3 class="k{run.color}">{escape(run.name)}</h3>' if named else ""
+    rows = f'<div class="lane"><b>phase</b><div class="track tall">{_phase_bars(run, x, colors)}</div></div>'
     if whole:
         rows += f'<div class="lane"><b>run</b><div class="track tall">{_marks(x, whole)}</div></div>'
     for worker in run.workers:

@@ -1,9 +1,11 @@
 """Computes what the page says about a run from what the run left; nothing here touches a file."""
 
 import itertools
+import statistics
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hybridsync.interfaces.reports import BESIDE
@@ -37,8 +39,8 @@ class Record:
     events: Sequence[Mapping[str, Any]]
     metrics: Sequence[Mapping[str, Any]]
     summary: Mapping[str, Any] | None
-    trace: Sequence[Mapping[str, Any]]
-    stall_secs: Mapping[int, float]
+    trace: Sequence[Mapping[str, Any]] = ()
+    stall_secs: Mapping[int, float] = field(default_factory=dict)
     simulation: Mapping[str, Any] | None = None
     num_unreadable: int = 0
 
@@ -102,6 +104,7 @@ class Evaluation:
     """One measurement of the state."""
 
     t: float
+    units: int | None
     examples: int
     accuracy: float | None
     loss: float | None
@@ -126,6 +129,7 @@ class RunModel:
         evaluations: evaluations in order.
         hosts: hosts of a run on several hosts.
         busy: worker to seconds of each kind of span, of those that the timeline kept.
+        color: index into the page's colours.
     """
 
     record: Record
@@ -141,6 +145,7 @@ class RunModel:
     evaluations: tuple[Evaluation, ...]
     hosts: tuple[HostRow, ...]
     busy: Mapping[str, Mapping[str, float]]
+    color: int = 0
 
     @property
     def name(self) -> str:
@@ -154,17 +159,28 @@ class RunModel:
         return tuple(sorted(reported | {stretch.worker for stretch in self.present}))
 
     def line(self, x: str, value: Callable[[Mapping[str, Any]], float | None]) -> list[Point]:
-        """Return a figure of the metrics over `x` ("t" or "examples"), where there is one."""
-        points = [(line[x], value(line)) for line in _whole(self.record.metrics)]
+        """Return a figure of the metrics over `x` ("t", "units" or "examples"), where there is one."""
+        points = [(line[x], value(line)) for line in _whole(self.record)]
         return [(at, figure) for at, figure in points if figure is not None]
 
 
-def _whole(metrics: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return the lines of whole intervals: earlier versions wrote the short rest at a run's end as one of its own."""
-    times = [line["t"] for line in metrics[-3:]]
-    if len(times) < 3 or "secs" in metrics[-1] or times[2] - times[1] >= (times[1] - times[0]) / 2:
-        return metrics
-    return metrics[:-1]
+def _whole(record: Record) -> Sequence[Mapping[str, Any]]:
+    """Return the lines of whole intervals: earlier versions wrote the short rest at a session's end as one of its own.
+
+    Such a rest is the last line before a session ended, of less than half the usual interval. A run that was killed
+    wrote none.
+    """
+    times = [line["t"] for line in record.metrics]
+    rests, begin = set(), 0
+    for event in record.events:
+        if event["kind"] != "run_finished":
+            continue
+        end = bisect_right(times, event["t"])
+        secs = [after - before for before, after in itertools.pairwise(times[begin:end])]
+        if len(secs) > 1 and "secs" not in record.metrics[end - 1] and secs[-1] < statistics.median(secs[:-1]) / 2:
+            rests.add(end - 1)
+        begin = end
+    return [line for place, line in enumerate(record.metrics) if place not in rests]
 
 
 def model(record: Record) -> RunModel:
@@ -173,7 +189,7 @@ def model(record: Record) -> RunModel:
     secs = max([0.0, *(event["t"] for event in events[-1:]), *(line["t"] for line in record.metrics[-1:])])
     phases = _phases(record, secs)
     started = [event["start_up_secs"] or 0.0 for event in events if event["kind"] == TRAINING_STARTED]
-    how, error = _ended(record)
+    how, error = ended(record)
     return RunModel(
         record=record,
         exit=how,
@@ -186,7 +202,13 @@ def model(record: Record) -> RunModel:
         incidents=incidents(events),
         stalls=_stalls(record, phases),
         evaluations=tuple(
-            Evaluation(event["t"], event["examples"], event.get("accuracy"), event.get("loss"))
+            Evaluation(
+                event.get("state_t", event["t"]),
+                event.get("units"),
+                event["examples"],
+                event.get("accuracy"),
+                event.get("loss"),
+            )
             for event in events
             if event["kind"] == "evaluation"
         ),
@@ -202,7 +224,7 @@ def _applied(record: Record, how: str) -> int:
     return record.metrics[-1]["units"] if record.metrics else 0
 
 
-def _ended(record: Record) -> tuple[str, str | None]:
+def ended(record: Record) -> tuple[str, str | None]:
     """Return how the run's last session ended: a summary may be of an earlier one."""
     for event in reversed(record.events):
         if event["kind"] == "run_finished":
@@ -331,3 +353,25 @@ def _own_secs(spans: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         secs[name] += span["dur"] / 1e6
         enclosing.append((span["ts"] + span["dur"], name))
     return {name: max(value, 0.0) for name, value in secs.items()}
+
+
+def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of a configuration by their dotted keys.
+
+    >>> flattened({"plan": "asp", "optimizer": {"name": "sgd"}})
+    {'plan': 'asp', 'optimizer.name': 'sgd'}
+    """
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            found |= flattened(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value if isinstance(value, str | int | float | None) else str(value)
+    return found
+
+
+def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the dotted keys that do not have one value in all of these configurations, in order."""
+    flat = [flattened(config) for config in configs]
+    keys = dict.fromkeys(key for values in flat for key in values)
+    return [key for key in keys if len({values.get(key, "-") for values in flat}) > 1]

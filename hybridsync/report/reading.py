@@ -1,12 +1,14 @@
 """Reads what runs left into records; every refusal names the file and what to change."""
 
+import contextlib
+import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hybridsync.core.errors import WorkdirError
+from hybridsync.core.errors import HybridSyncError, WorkdirError
 from hybridsync.report.model import Record
 from hybridsync.report.stalls import switch_stalls
 from hybridsync.storage.durable import read_file
@@ -70,20 +72,46 @@ def named(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Path]:
     return dict(zip(names if len(set(names)) == len(names) else map(str, paths), paths, strict=True))
 
 
-def read_runs(workdirs: Sequence[str | os.PathLike[str]]) -> list[Record]:
-    """Return the records of some runs, each with a name of its own.
+def shown_records(workdirs: Sequence[str | os.PathLike[str]]) -> list[Record]:
+    """Return the records of some runs for their page, each with a name of its own.
 
     Raises:
         WorkdirError: a folder holds no run, a run that has nothing to show yet, or a damaged file.
     """
-    return [read_run(path, name) for name, path in named(workdirs).items()]
+    return [shown_record(path, name) for name, path in named(workdirs).items()]
 
 
-def read_run(workdir: Path, name: str) -> Record:
-    """Return what the run in `workdir` left; files that a run may lack are empty.
+def shown_record(workdir: Path, name: str) -> Record:
+    """Return what the run in `workdir` left, with its timeline.
 
     Raises:
-        WorkdirError: as `read_runs`.
+        WorkdirError: as `shown_records`.
+    """
+    record = read_record(workdir, name)
+    if record.summary is None and all(event["kind"] in BEFORE_WORK for event in record.events):
+        raise WorkdirError(f"the run in {workdir} has nothing to show yet: no phase was entered; come back when one is")
+    try:
+        rows = _read_trace(workdir / TIMELINE_FILE)
+    except OSError as error:
+        raise _unreadable(error) from None
+    trace = [row for row in rows if isinstance(row, dict) and not wrong(row, TIMELINE_FIELDS)]
+    try:
+        stalls = switch_stalls(trace, record.events)
+    except (KeyError, TypeError) as error:
+        raise WorkdirError(f"{workdir / TIMELINE_FILE} is no timeline of this run ({error!r}); remove it") from None
+    return dataclasses.replace(
+        record,
+        trace=trace,
+        stall_secs={stall.phase: stall.stall_secs for stall in stalls},
+        num_unreadable=record.num_unreadable + len(rows) - len(trace),
+    )
+
+
+def read_record(workdir: Path, name: str) -> Record:
+    """Return what the run in `workdir` left, except its timeline; files that a run may lack are empty.
+
+    Raises:
+        WorkdirError: the folder holds no run, or a damaged file.
     """
     if not workdir.is_dir():
         raise WorkdirError(f"there is no folder {workdir}; name the --workdir of a run")
@@ -96,14 +124,12 @@ def read_run(workdir: Path, name: str) -> Record:
             )
         events = read_lines(workdir / EVENTS_FILE)
         metrics = read_lines(workdir / METRICS_FILE)
-        trace = _read_trace(workdir / TIMELINE_FILE)
         simulation = _read_object(workdir / SIMULATION_FILE)
     except OSError as error:
-        raise WorkdirError(f"cannot read {error.filename}: {error.strerror}; give yourself access to it") from None
-    num_lines = len(events) + len(metrics) + len(trace)
+        raise _unreadable(error) from None
+    num_lines = len(events) + len(metrics)
     events = [event for event in events if not unsound(event)]
     metrics = [line for line in metrics if not wrong(line, {**METRICS_FIELDS, **METRICS_MORE})]
-    trace = [row for row in trace if isinstance(row, dict) and not wrong(row, TIMELINE_FIELDS)]
     _check_figures(workdir / CONFIG_FILE, (config or {}).get("config") or {})
     _check_figures(workdir / SUMMARY_FILE, {**(summary or {}), **((summary or {}).get("units") or {}), "units": 0})
     for event in events:
@@ -112,23 +138,34 @@ def read_run(workdir: Path, name: str) -> Record:
         _check(workdir / METRICS_FILE, line, tuple(METRICS_FIELDS))
     events, late = training_times(events)
     metrics = moved(metrics, late)
-    if summary is None and all(event["kind"] in BEFORE_WORK for event in events):
-        raise WorkdirError(f"the run in {workdir} has nothing to show yet: no phase was entered; come back when one is")
-    try:
-        stalls = switch_stalls(trace, events)
-    except (KeyError, TypeError) as error:
-        raise WorkdirError(f"{workdir / TIMELINE_FILE} is no timeline of this run ({error!r}); remove it") from None
     return Record(
         name=name,
         config=config,
         events=events,
         metrics=metrics,
         summary=summary,
-        trace=trace,
-        stall_secs={stall.phase: stall.stall_secs for stall in stalls},
         simulation=simulation,
-        num_unreadable=num_lines - len(events) - len(metrics) - len(trace),
+        num_unreadable=num_lines - len(events) - len(metrics),
     )
+
+
+@contextlib.contextmanager
+def refusing(folder: Path) -> Iterator[None]:
+    """Refuse a run or a search, by its folder, for what reading or drawing it raises."""
+    try:
+        yield
+    except HybridSyncError:
+        raise
+    except OSError as error:
+        raise WorkdirError(
+            f"cannot read {error.filename}: {error.strerror}; name the --workdir of a run that you have access to"
+        ) from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise WorkdirError(f"a file in {folder} is damaged ({error!r:.120}); restore the damaged file") from error
+
+
+def _unreadable(error: OSError) -> WorkdirError:
+    return WorkdirError(f"cannot read {error.filename}: {error.strerror}; give yourself access to it")
 
 
 def _check_figures(path: Path, values: Mapping[str, Any]) -> None:

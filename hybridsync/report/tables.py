@@ -7,7 +7,7 @@ from typing import Any
 
 from hybridsync.core.counted import counted
 from hybridsync.report.lanes import GLYPHS
-from hybridsync.report.model import RunModel
+from hybridsync.report.model import RunModel, differing, flattened
 from hybridsync.report.scales import duration, ids, millis, number
 
 ACCOUNT = ("issued", "applied", "dropped", "outstanding", "rolled_back")
@@ -33,26 +33,51 @@ def table(head: Sequence[str], rows: Iterable[tuple[int, Sequence[str]]], figure
 
 
 def facts(runs: Sequence[RunModel]) -> str:
-    """Return what each run was asked to do and how it ended: several runs are columns of one table."""
-    told = [_facts(run) for run in runs]
+    """Return what each run was asked to do and how it ended; of several runs a row each, with what differs."""
     if len(runs) == 1:
-        pairs = "".join(f"<div><dt>{escape(name)}</dt><dd>{said}</dd></div>" for name, said in told[0].items())
-        return f'<dl class="facts">{pairs}</dl>'
+        return _pairs(_facts(runs[0]) | _more_facts(runs[0]))
+    told = [_facts(run) for run in runs]
+    name_of = "exit"
+    shown = {"plan", "workers", "servers", "unit_size", "workload", "seed"}  # facts of their own
+    configs = [(run.record.config or {}).get("config") or {} for run in runs]
+    flat = [flattened(config) for config in configs]
+    for key in differing(configs):
+        for one, values in zip(told, flat, strict=True):
+            if key not in shown:
+                one[key] = escape(str(values.get(key, "-")))
+    for one, run in zip(told, runs, strict=True):
+        one[name_of] = exit_badge(run)
     names = list(dict.fromkeys(name for one in told for name in one))
-    head = "<td></td>" + "".join(
-        f'<th scope="col" data-run="{at}"><i class="swatch k{at % 8}"></i>{escape(run.name)} {exit_badge(run)}</th>'
-        for at, run in enumerate(runs)
-    )
-    rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th>'
-        + "".join(f'<td data-run="{at}">{one.get(name, "-")}</td>' for at, one in enumerate(told))
-        + "</tr>"
-        for name in names
-    )
-    return (
-        '<div class="scroll" tabindex="0"><table class="facts">'
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-    )
+    differ = [name for name in names if name != name_of and len({one.get(name, "-") for one in told}) > 1]
+    same = {name: told[0][name] for name in names if name != name_of and name not in differ}
+    rows = [
+        (
+            at,
+            [
+                f'<i class="swatch k{run.color}"></i>{escape(run.name)}',
+                *(one.get(name, "-") for name in (name_of, *differ)),
+            ],
+        )
+        for at, (run, one) in enumerate(zip(runs, told, strict=True))
+    ]
+    together = f'<p class="note">The same in all {len(runs)} runs:</p>{_pairs(same)}' if same else ""
+    return table(["run", "", *differ], rows) + together
+
+
+def _pairs(told: Mapping[str, str]) -> str:
+    pairs = "".join(f"<div><dt>{escape(name)}</dt><dd>{said}</dd></div>" for name, said in told.items())
+    return f'<dl class="facts">{pairs}</dl>'
+
+
+def groups(cells: Sequence[Sequence[str]], leads: Sequence[int]) -> str:
+    """Return a row for each group of runs: mean and deviation of their figures.
+
+    Args:
+        cells: head of the table, then its rows, as texts.
+        leads: index of each group's first run.
+    """
+    head, *rows = cells
+    return table(head, [(run, [escape(cell) for cell in row]) for run, row in zip(leads, rows, strict=True)])
 
 
 def exit_badge(run: RunModel) -> str:
@@ -73,9 +98,9 @@ def _facts(run: RunModel) -> dict[str, str]:
     found["units applied"] = f"{units:,}" + (f" of {workload:,}" if workload else "")
     found["examples"] = f"{summary.get('examples', last.get('examples', 0)):,}"
     secs = summary.get("seconds", run.secs)
-    found["time"] = duration(secs) + (" from the first unit leased" if summary else " so far")
+    found["time"] = duration(secs) + ("" if summary else " so far")
     if run.start_up_secs is not None:
-        found["start-up"] = f"{duration(run.start_up_secs)} before it"
+        found["start-up"] = duration(run.start_up_secs)
     figures = {key: value for key, value in (summary.get("final") or {}).items() if isinstance(value, int | float)}
     found |= {f"final {key}": number(value) for key, value in figures.items()}
     if summary.get("stop_reason"):
@@ -88,28 +113,37 @@ def _facts(run: RunModel) -> dict[str, str]:
     if config:
         found["roles"] = f"{counted(config['workers'], 'worker')}, {counted(config['servers'], 'server')}"
         found["unit"] = counted(config["unit_size"], "example")
-        optimizer = config.get("optimizer") or {}
-        found["optimizer"] = escape(f"{optimizer.get('name', '-')}, rate {optimizer.get('learning_rate', '-')}")
+        if file:  # a run without one was given an optimizer that its configuration does not describe
+            optimizer = config.get("optimizer") or {}
+            found["optimizer"] = escape(f"{optimizer.get('name', '-')}, rate {optimizer.get('learning_rate', '-')}")
         found["seed"] = escape(str(config.get("seed", "-")))
     found["configuration"] = escape(str(file)) if file else "-"
     if record.simulation is not None:
         computed = "time alone" if record.simulation.get("gradients") == "none" else "with real gradients"
         found["simulated"] = escape(f"{computed}; {record.simulation.get('scenario', '-')}")
-    elif record.events:
-        started = datetime.fromtimestamp(record.events[0]["wall"], UTC)
-        found["started"] = f"{started:%Y-%m-%d %H:%M:%S} UTC"
     skipped = sum(event["places"] for event in record.events if event["kind"] == "evaluation_skipped")
-    if skipped:
-        found["evaluations"] = f"{len(run.evaluations)}; {counted(skipped, 'place')} passed meanwhile without one"
-    saved = [event for event in record.events if event["kind"] == "checkpoint"]
-    if saved:
-        found["checkpoints"] = f"{len(saved)}, the newest at unit {saved[-1]['units']:,}"
+    if run.evaluations or skipped:
+        passed = f"; {counted(skipped, 'place')} passed without one" if skipped else ""
+        found["evaluations"] = f"{len(run.evaluations)}{passed}"
     if record.num_unreadable:
         found["left out"] = f"{counted(record.num_unreadable, 'line')} with something else than this run writes"
     versions = (record.config or {}).get("versions", {})
     shown = [f"{name} {versions[name]}" for name in ("hybridsync", "jax", "flax", "python") if versions.get(name)]
     if shown:
         found["versions"] = escape(", ".join(shown))
+    return found
+
+
+def _more_facts(run: RunModel) -> dict[str, str]:
+    """Return what differs between any two runs, and says nothing beside other runs."""
+    record = run.record
+    found: dict[str, str] = {}
+    if record.simulation is None and record.events:
+        started = datetime.fromtimestamp(record.events[0]["wall"], UTC)
+        found["started"] = f"{started:%Y-%m-%d %H:%M:%S} UTC"
+    saved = [event for event in record.events if event["kind"] == "checkpoint"]
+    if saved:
+        found["checkpoints"] = f"{len(saved)}, the newest at unit {saved[-1]['units']:,}"
     return found
 
 

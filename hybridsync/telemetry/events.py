@@ -69,8 +69,10 @@ FIELDS: dict[str, dict[str, str]] = {
 A line that breaks this is not written, and a reader leaves it out.
 
 `training_started` says that a session's first unit was leased: `t` stands still before it, and `wall` is that moment's.
+`evaluation` has in `state_t` the time, as `t`, at which the state was captured; it was measured by `t`, in the
+background of the training.
 `evaluation_skipped`: of the places that `telemetry.evaluate_units` asks for, those from `first` to `last` had no
-evaluation of their own; the next one is of the state at `units`.
+evaluation of their own; the next one is of the state at `units`, unless the run was asked to stop there (`why`).
 `run_started` adds, among others, `quarantined`: the damaged checkpoints that were set aside before it, newest first,
 each as [number, reason]. The number is the commit's running number, which names its folder in `checkpoints/`, and is
 no count of units.
@@ -84,7 +86,7 @@ MORE: dict[str, dict[str, str]] = {
     "straggler_cleared": {"centre": NUMBER, "rounds": "a count", "workers": "a count"},
     "worker_joined": {"worker": "a count"},
     "worker_left": {"worker": "a count"},
-    "evaluation": {"units": "a count"},
+    "evaluation": {"units": "a count", "state_t": "a number"},
     "run_finished": {"exit": "a text", "error": "a text or null"},
 }
 """Fields that a line may lack, and that readers use where they are there. What is declared nowhere has any kind."""
@@ -232,14 +234,23 @@ class EventLog:
 
 
 class NullEventLog:
-    """Checks events and keeps none: a run without a workdir."""
+    """Checks events and writes no file: a run without a workdir.
 
-    def __init__(self, clock: Clock, opened: float | None = None) -> None:
-        self._clock = clock
+    Args:
+        clock: time source.
+        opened: see `Elapsed`.
+        lines: list that takes each event; None for none.
+    """
+
+    def __init__(self, clock: Clock, opened: float | None = None, lines: list[dict[str, Any]] | None = None) -> None:
+        self._clock, self._lines = clock, lines
         self.elapsed = Elapsed(clock, opened=opened)
 
     def write(self, kind: str, *, phase: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
-        return _event(kind, phase, self.elapsed(), self._clock.wall() if wall is None else wall, fields)
+        event = _event(kind, phase, self.elapsed(), self._clock.wall() if wall is None else wall, fields)
+        if self._lines is not None:
+            self._lines.append(event)
+        return event
 
     def close(self) -> None:
         pass

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from hybridsync.storage.jsonl import LineFile, read_lines
+from hybridsync.storage.jsonl import LineFile, plain, read_lines
 from hybridsync.telemetry.events import EVENTS_FILE, Elapsed
 from hybridsync.telemetry.kinds import NUMBER
 from hybridsync.telemetry.older_times import training_times
@@ -145,11 +145,15 @@ class MetricsLog:
         Raises:
             OSError: the disk refuses.
         """
-        t = self._elapsed() if at is None else self._elapsed.at(at)
-        self._file.append({"t": round(t, 6), **asdict(metrics)})
+        self._file.append(_line(self._elapsed, metrics, at))
 
     def close(self) -> None:
         self._file.close()
+
+
+def _line(elapsed: Elapsed, metrics: Metrics, at: float | None) -> dict[str, Any]:
+    t = elapsed() if at is None else elapsed.at(at)
+    return {"t": round(t, 6), **asdict(metrics)}
 
 
 def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -169,10 +173,19 @@ def moved(lines: list[dict[str, Any]], late: Mapping[int, float]) -> list[dict[s
 
 
 class NullMetrics:
-    """Writes nothing: a run without a workdir."""
+    """Writes no file: a run without a workdir.
+
+    Args:
+        elapsed: the run's time.
+        lines: list that takes each line as the file would hold it; None for none.
+    """
+
+    def __init__(self, elapsed: Elapsed, lines: list[dict[str, Any]] | None = None) -> None:
+        self._elapsed, self._lines = elapsed, lines
 
     def write(self, metrics: Metrics, at: float | None = None) -> None:
-        pass
+        if self._lines is not None:
+            self._lines.append(plain(_line(self._elapsed, metrics, at)))
 
     def close(self) -> None:
         pass

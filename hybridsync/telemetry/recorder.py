@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, field
+from typing import Any
 
 from absl import logging
 
@@ -14,6 +15,14 @@ from hybridsync.telemetry.progress import NullProgress, ProgressSink
 from hybridsync.telemetry.run_figures import FollowedEvents, FollowedMetrics, RunFigures, follow
 from hybridsync.telemetry.tensorboard import Board, NullBoard, open_board
 from hybridsync.telemetry.timeline import NullTimeline, Timeline, TimelineSink
+
+
+@dataclass(frozen=True)
+class RecordedLines:
+    """Events and metrics of a run that has no files for them, as those would hold them."""
+
+    events: list[dict[str, Any]] = field(default_factory=list)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -73,9 +82,17 @@ class Recorder:
         )
 
     @classmethod
-    def null(cls, clock: Clock, progress: ProgressSink | None = None, opened: float | None = None) -> "Recorder":
-        """Return a recorder that leaves nothing: a run without a workdir."""
-        return cls(NullEventLog(clock, opened), NullMetrics(), NullTimeline(), progress or NullProgress(), NullBoard())
+    def null(
+        cls,
+        clock: Clock,
+        progress: ProgressSink | None = None,
+        opened: float | None = None,
+        lines: RecordedLines | None = None,
+    ) -> "Recorder":
+        """Return a recorder that leaves no file: a run without a workdir. `lines` takes events and metrics."""
+        events = NullEventLog(clock, opened, lines.events if lines else None)
+        metrics = NullMetrics(events.elapsed, lines.metrics if lines else None)
+        return cls(events, metrics, NullTimeline(), progress or NullProgress(), NullBoard())
 
     def close(self) -> None:
         """Write the timeline and close everything; what the disk refuses is logged, the run's result stands."""

@@ -198,7 +198,7 @@ def _role_started(newest: Newest, event: Mapping[str, Any]) -> Newest:
 
 
 def _evaluation(newest: Newest, event: Mapping[str, Any]) -> Newest:
-    common = ("t", "wall", "kind", "phase", "examples", "units")
+    common = ("t", "wall", "kind", "phase", "examples", "units", "state_t")
     found = _finite({name: value for name, value in event.items() if name not in common})
     measured = Evaluation(event.get("units", -1), tuple(Figure(*each) for each in found.items()))
     return replace(newest, evaluations=(*newest.evaluations, measured)[-MOST_EVALUATIONS:])

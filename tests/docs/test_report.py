@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from hybridsync.report.page import page
-from hybridsync.report.reading import read_runs
+from hybridsync.report.reading import shown_records
 from hybridsync.report.scales import MOST_POINTS
 from tests.report.workdirs import completed
 
@@ -15,7 +15,7 @@ def test_the_guide_names_every_part_of_the_page_in_its_order(tmp_path: Path) -> 
     folder = completed(tmp_path / "run")
     events = folder / "events.jsonl"
     events.write_text(events.read_text().replace('"host":"here"', '"host":"there"', 1))  # of two hosts, as it seems
-    parts = re.findall(r"<h2>(.*?)</h2>", page(read_runs([folder])))
+    parts = re.findall(r"<h2>(.*?)</h2>", page(shown_records([folder])))
     named = re.findall(r"^\| ([A-Z][^|]*?) \|", GUIDE, re.MULTILINE)
     assert [part.replace("&#x27;", "'") for part in parts] == named
 

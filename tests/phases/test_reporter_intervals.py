@@ -146,14 +146,14 @@ def test_a_run_that_failed_calls_no_hook_again(make_harness: Callable[..., Harne
 
 def refused(harness: Harness, outcome: Callable[[], Any]) -> str:
     """Return what is said of an evaluation that fails, or is not all numbers."""
-    harness.reporter.evaluated(60, outcome)
+    harness.reporter.evaluated(60, 0.25, outcome)
     *_, event = events_of(harness.workdir, "user_code_failed")
     assert event["code"] == "the evaluation at unit 60"
     return str(event["error"])
 
 
 def test_an_evaluation_that_raises_costs_its_figures_alone(harness: Harness) -> None:
-    harness.reporter.evaluated(50, lambda: {"accuracy": 0.5})
+    harness.reporter.evaluated(50, 0.25, lambda: {"accuracy": 0.5})
     assert "ZeroDivisionError" in refused(harness, lambda: 1 / 0)
     assert [event["units"] for event in events_of(harness.workdir, "evaluation")] == [50]
     assert harness.reporter.finish("completed", None).final == {}, "the figures of an older state are not the last"
@@ -167,7 +167,7 @@ def test_what_is_no_number_is_left_out_of_an_evaluation(harness: Harness) -> Non
     assert harness.reporter.finish("completed", None).final == {"accuracy": 0.75}
 
 
-@pytest.mark.parametrize("name", ["t", "wall", "kind", "phase", "units", "examples", "self"])
+@pytest.mark.parametrize("name", ["t", "wall", "kind", "phase", "units", "examples", "state_t", "self"])
 def test_a_figure_may_have_any_name_but_those_of_each_event(harness: Harness, name: str) -> None:
     assert f"{name!r} is a name that each event has" in refused(harness, lambda: {name: 1.0, "accuracy": 0.5})
     (event,) = events_of(harness.workdir, "evaluation")
@@ -357,8 +357,8 @@ def test_a_chief_that_was_away_before_the_first_unit_leaves_the_time_at_nothing(
 
 
 def test_the_summary_says_what_was_told(harness: Harness) -> None:
-    harness.reporter.evaluated(60, lambda: None)
-    harness.reporter.evaluated(60, lambda: {"accuracy": 0.75, "loss": 0.5})
+    harness.reporter.evaluated(60, 0.25, lambda: None)
+    harness.reporter.evaluated(60, 0.25, lambda: {"accuracy": 0.75, "loss": 0.5})
     harness.after(0.5, num_applied=60, reports=ReportBuffer(staleness=[1, 3]))
     harness.after(0.5, num_applied=80, reports=ReportBuffer(staleness=[5]))
     summary = harness.reporter.finish("preempted", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -72,16 +73,17 @@ class Committer:
 class Told(Reporter):
     def __init__(self) -> None:
         self.told: list[tuple[int, Any]] = []
-        self.left_out: list[tuple[int, ...]] = []
+        self.left_out: list[tuple[Any, ...]] = []
 
     def seconds(self) -> float:
         return 12.5
 
-    def evaluated(self, units: int, outcome: Callable[[], Any]) -> None:
+    def evaluated(self, units: int, captured: float, outcome: Callable[[], Any]) -> None:
+        assert captured == 12.5, "seconds at which the state was handed over"
         self.told.append((units, outcome()))
 
-    def skipped(self, first: int, last: int, places: int, units: int) -> None:
-        self.left_out.append((first, last, places, units))
+    def skipped(self, first: int, last: int, places: int, units: int, *, stops: bool = False) -> None:
+        self.left_out.append((first, last, places, units) + ("stops",) * stops)
 
 
 class Harness:
@@ -106,6 +108,13 @@ class Harness:
     def submit(self, evaluate: bool = False) -> dict[str, Any]:
         self.saving.submit(self.snapshot, "holder", 3, evaluate=evaluate)
         return self.committer.submitted[-1]
+
+    def evaluate(self, units: int) -> None:
+        """Hand over a state with so many units, whose evaluation ends at once."""
+        held = dataclasses.replace(self.snapshot.held, units=units)
+        self.saving.submit(dataclasses.replace(self.snapshot, held=held), "holder", 3, evaluate=True)
+        self.committer.submitted[-1]["evaluation"].set_result({})
+        self.saving.collect()
 
     def committed(self, secs: float = 0.0) -> Commit:
         """Save once; it takes `secs`."""
@@ -200,7 +209,8 @@ def test_nothing_is_saved_that_the_end_of_the_phase_would_overtake(harness, chan
     harness.clock.advance(EVERY_SECS + 0.1)
     for name, value in change.items():
         setattr(harness.chief, name, value)
-    harness.saving.take_evaluation()
+    if harness.saving.evaluation_is_due:
+        harness.saving.leave(harness.chief.num_applied)
     assert harness.saving.is_due(PHASE) == due
 
 
@@ -233,7 +243,8 @@ def test_a_run_without_a_workdir_saves_only_what_is_to_be_evaluated():
     assert not harness.saving.is_due(PHASE)
     harness.chief.num_applied = EVALUATE_UNITS
     assert harness.saving.is_due(PHASE)
-    assert harness.saving.take_evaluation()
+    assert harness.saving.evaluation_is_due
+    harness.evaluate(EVALUATE_UNITS)
     assert not harness.saving.is_due(PHASE)
 
 
@@ -241,20 +252,44 @@ def test_an_evaluation_is_due_at_every_multiple_and_a_late_one_tells_which_it_mi
     seen = []
     for units in (99, 100, 150, 199, 350, 399, 400):
         harness.chief.num_applied = units
-        if harness.saving.take_evaluation():
+        if harness.saving.evaluation_is_due:
             seen.append(units)
+            harness.evaluate(units)
     assert seen == [100, 350, 400]
     assert harness.reporter.left_out == [(200, 200, 1, 350)], "the one at 350 stands for 300"
-    harness.saving.evaluates(1000)  # the run's end, in any case
+    harness.evaluate(1000)  # the run's end, in any case
     assert harness.reporter.left_out[1:] == [(500, 900, 5, 1000)]
 
 
 def test_an_evaluation_at_a_phases_end_stands_for_the_place_before_it(harness):
-    harness.saving.evaluates(130)
+    harness.evaluate(130)
     harness.chief.num_applied = 199
-    assert not harness.saving.take_evaluation()
+    assert not harness.saving.evaluation_is_due
     harness.chief.num_applied = 200
-    assert harness.saving.take_evaluation() and harness.reporter.left_out == []
+    assert harness.saving.evaluation_is_due and harness.reporter.left_out == []
+
+
+def test_the_state_that_was_captured_counts_not_what_was_applied_when_it_was_due(harness):
+    harness.chief.num_applied = 100
+    assert harness.saving.evaluation_is_due
+    harness.evaluate(210)
+    harness.chief.num_applied = 290
+    assert not harness.saving.evaluation_is_due and harness.reporter.left_out == [(100, 100, 1, 210)]
+
+
+def test_a_place_whose_state_could_not_be_captured_is_still_due(harness):
+    harness.chief.num_applied = 100
+    assert harness.saving.evaluation_is_due  # and the capture fails
+    harness.chief.num_applied = 120
+    assert harness.saving.evaluation_is_due and harness.reporter.left_out == []
+
+
+def test_a_run_that_stops_tells_of_each_place_without_an_evaluation(harness):
+    harness.evaluate(100)
+    harness.saving.leave(199)
+    assert harness.reporter.left_out == []
+    harness.saving.leave(310)
+    assert harness.reporter.left_out == [(200, 300, 2, 310, "stops")]
 
 
 def test_evaluations_are_told_in_their_order_as_they_end(harness):

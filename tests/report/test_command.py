@@ -29,6 +29,24 @@ def test_the_page_lands_beside_the_run_or_where_it_is_asked_for(tmp_path: Path) 
     assert "run, other" in (tmp_path / "both.html").read_text()
 
 
+def test_runs_are_compared_into_files_and_the_page_is_written_where_it_is_named(tmp_path: Path) -> None:
+    runs = [completed(tmp_path / name) for name in ("a", "b")]
+    table, figure = tmp_path / "table.csv", tmp_path / "figure.svg"
+    done = _report(*runs, tmp_path / "gone", f"--csv={table}", f"--svg={figure}", "--group=plan,workers", "--at=0.8")
+    assert (done.returncode, done.stderr) == (
+        0,
+        f"left out: there is no folder {tmp_path / 'gone'}; name the --workdir of a run\n",
+    )
+    head, row, *written = done.stdout.splitlines()
+    assert head.split()[:2] == ["plan", "workers"] and row.endswith("2 of 2")
+    assert written == [f"written: {table}", f"written: {figure}"]
+    assert table.read_text().startswith("plan,workers,runs,") and figure.read_text().startswith("<svg ")
+    assert not (runs[0] / "report.html").exists()
+    done = _report(*runs, f"--svg={figure}", "--x=units", "--figure=loss", f"--out={tmp_path / 'both.html'}")
+    assert done.stdout.splitlines()[2:] == [f"written: {figure}", f"written: {tmp_path / 'both.html'}"]
+    assert "units applied" in figure.read_text() and ">Loss" in figure.read_text()
+
+
 def test_bad_input_gets_one_line_and_exit_1(tmp_path: Path) -> None:
     run = completed(tmp_path / "run")
     for arguments, said in [
@@ -37,6 +55,9 @@ def test_bad_input_gets_one_line_and_exit_1(tmp_path: Path) -> None:
         ((run / "config.json",), "config.json/search.json: Not a directory; name the --workdir of a run"),
         ((tmp_path,), "holds no run"),
         ((run, f"--out={tmp_path / 'gone' / 'x.html'}"), "cannot write"),
+        ((run, f"--csv={tmp_path / 'gone' / 'x.csv'}"), "cannot write"),
+        ((run, "--at=0.5", "--group=plam"), "did you mean 'plan'?"),
+        ((run, "--at=nan"), "at must be a number that can be reached, got nan"),
     ]:
         done = _report(*arguments)
         assert done.returncode == 1

@@ -9,7 +9,7 @@ import pytest
 from hybridsync.core.errors import WorkdirError
 from hybridsync.report.hosts import HostRow, hosts
 from hybridsync.report.page import page
-from hybridsync.report.reading import read_run
+from hybridsync.report.reading import shown_record
 from tests.report.workdirs import completed
 
 
@@ -48,16 +48,16 @@ def test_units_are_brought_up_to_those_applied_and_a_server_makes_no_host() -> N
 
 def test_the_page_has_the_table_where_there_are_several(tmp_path: Path) -> None:
     folder = completed(tmp_path / "one")
-    assert "What each host contributed" not in page([read_run(folder, "one")])
+    assert "What each host contributed" not in page([shown_record(folder, "one")])
     events, metrics = folder / "events.jsonl", folder / "metrics.jsonl"
     first, rest = events.read_text().split('"host":"here"', 1)
     events.write_text(first + '"host":"<x>"' + rest)
     lines = metrics.read_text().replace('"applied_by":{}', '"applied_by":{"<x>":{"0":30},"here":{"1":70}}')
     metrics.write_text(lines)
-    text = page([read_run(folder, "two")])
+    text = page([shown_record(folder, "two")])
     assert "What each host contributed" in text and "<td>&lt;x&gt;</td>" in text and "<x>" not in text
     metrics.write_text(lines.replace('{"0":30}', '{"0":"many"}'))
-    assert read_run(folder, "two").num_unreadable == len(metrics.read_text().splitlines())
+    assert shown_record(folder, "two").num_unreadable == len(metrics.read_text().splitlines())
 
 
 def test_a_worker_that_starts_without_a_host_is_a_damaged_record(tmp_path: Path) -> None:
@@ -65,4 +65,4 @@ def test_a_worker_that_starts_without_a_host_is_a_damaged_record(tmp_path: Path)
     events = folder / "events.jsonl"
     events.write_text(events.read_text().replace('"host":"here",', "", 1))
     with pytest.raises(WorkdirError, match=r"host"):
-        read_run(folder, "one")
+        shown_record(folder, "one")

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import shutil
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hybridsync import compare
 from hybridsync.cli.report import write_report
 from hybridsync.core.errors import HybridSyncError
-from hybridsync.report.reading import read_run
+from hybridsync.report.page import page
+from hybridsync.report.reading import shown_record, shown_records
 from tests.report.workdirs import completed
 from tests.trainers import tally_trainer
 
@@ -102,7 +105,27 @@ def test_a_line_with_a_text_for_a_number_is_left_out_and_counted(run: Path, tmp_
 
 def test_no_line_of_a_real_run_is_left_out(tmp_path: Path) -> None:
     tally_trainer("bsp:50%,asp", workdir=tmp_path / "run").fit()
-    assert read_run(tmp_path / "run", "run").num_unreadable == 0
+    assert shown_record(tmp_path / "run", "run").num_unreadable == 0
+
+
+@pytest.mark.parametrize("by", [(), ("plan",)])
+def test_no_name_or_value_of_several_runs_is_part_of_the_page_or_of_their_figure(
+    run: Path, tmp_path: Path, by: tuple[str, ...]
+) -> None:
+    folders = []
+    for number in range(3):
+        folder = Path(shutil.copytree(run, tmp_path / f"<b>{number}"))
+        config = read(folder, "config.json")
+        for key in ("plan", "seed", "rate"):
+            config["config"][key] = f"{SCRIPT}{number % 2}"
+        write(folder, "config.json", config)
+        folders.append(folder)
+    text = page(shown_records(folders), by=by)
+    assert SCRIPT not in text and "<b>" not in re.sub(r"<b>(?!\d)", "", text)
+    table = compare(folders)
+    table.svg(tmp_path / "figure.svg")
+    assert SCRIPT not in table._repr_html_() and SCRIPT not in (tmp_path / "figure.svg").read_text()
+    ET.fromstring((tmp_path / "figure.svg").read_text())
 
 
 def test_a_browser_runs_the_pages_own_script_alone(run: Path) -> None:

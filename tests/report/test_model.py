@@ -1,19 +1,21 @@
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.switch_stalls import print_stalls
 from hybridsync.interfaces.reports import Span
+from hybridsync.report.incidents import incidents
 from hybridsync.report.model import RunModel, model
 from hybridsync.report.page import page
-from hybridsync.report.reading import read_run
+from hybridsync.report.reading import shown_record
 from hybridsync.report.stalls import read_stalls
 from tests.report.workdirs import STAGES, WrittenRun, completed
 
 
 def _model(workdir: Path) -> RunModel:
-    return model(read_run(workdir, "run"))
+    return model(shown_record(workdir, "run"))
 
 
 def test_phases_have_what_was_entered_and_where_they_ended(tmp_path: Path) -> None:
@@ -43,15 +45,33 @@ def test_every_incident_is_told_once_on_its_workers_lane(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.parametrize(
+    ("event", "sort", "text"),
+    [
+        ({"kind": "unit_quarantined", "unit": 7, "reason": "SIGSEGV"}, "other", "unit 7 is trained no more: SIGSEGV"),
+        ({"kind": "worker_quarantined", "worker": 1, "reason": "SIGSEGV"}, "lost", "worker 1 is given up: SIGSEGV"),
+        ({"kind": "world_renewed", "why": "a loss"}, "back", "all workers started again in a new group: a loss"),
+        (
+            {"kind": "save_failed", "units": 1000, "error": "full"},
+            "other",
+            "the state at unit 1,000 was not saved: full",
+        ),
+    ],
+)
+def test_what_went_otherwise_is_said_in_words(event: dict[str, Any], sort: str, text: str) -> None:
+    (incident,) = incidents([{"t": 1.0, "wall": 0.0, "phase": 1, **event}])
+    assert (incident.sort, incident.text) == (sort, text)
+
+
 def test_a_kind_of_event_that_the_page_does_not_know_is_shown_as_it_is(tmp_path: Path) -> None:
     written_run = WrittenRun(tmp_path / "run")
     written_run.start()
     written_run.phase("bsp", 0)
     written_run.close()
-    record = read_run(written_run.workdir, "run")
-    event = {"t": 99.0, "wall": 0.0, "kind": "unit_quarantined", "phase": 1, "unit": 7}
+    record = shown_record(written_run.workdir, "run")
+    event = {"t": 99.0, "wall": 0.0, "kind": "unit_blessed", "phase": 1, "unit": 7}
     (incident,) = model(dataclasses.replace(record, events=[*record.events, event])).incidents
-    assert (incident.sort, incident.text) == ("other", "unit quarantined: unit 7")
+    assert (incident.sort, incident.text) == ("other", "unit blessed: unit 7")
 
 
 def test_a_process_that_may_hang_is_told_of_by_what_it_was_at(tmp_path: Path) -> None:
@@ -83,15 +103,35 @@ def test_a_stall_divides_into_its_stages_and_the_rest(tmp_path: Path) -> None:
     assert (stall.secs, stall.compile_secs, stall.commit_secs) == (0.1, 0.2, 0.3)
 
 
-def test_short_rest_at_the_end_of_an_older_record_is_in_no_line(tmp_path: Path) -> None:
-    record = read_run(completed(tmp_path / "run"), "run")
-    lines = [{key: value for key, value in line.items() if key != "secs"} for line in record.metrics]
-    times = (1.0, 2.0, 3.0, 3.25)
-    older = model(dataclasses.replace(record, metrics=[{**line, "t": t} for line, t in zip(lines, times, strict=True)]))
-    assert [t for t, _ in older.line("t", lambda line: line["examples_per_sec"])] == [1.0, 2.0, 3.0]
-    joined = [{**line, "t": t, "secs": 1.25} for line, t in zip(lines, times, strict=True)]
-    ours = model(dataclasses.replace(record, metrics=joined))
-    assert [t for t, _ in ours.line("t", lambda line: line["examples_per_sec"])] == [*times]
+@pytest.mark.parametrize(
+    ("times", "ends", "kept"),
+    [
+        pytest.param([1.0, 2.0, 3.0, 3.25], [4.0], [1.0, 2.0, 3.0], id="a rest"),
+        pytest.param([1.0, 2.0, 3.0, 3.25], [], [1.0, 2.0, 3.0, 3.25], id="a run that has not ended wrote none"),
+        pytest.param([1.0, 2.0, 3.0, 6.0, 7.0], [8.0], [1.0, 2.0, 3.0, 6.0, 7.0], id="a whole one after a long one"),
+        pytest.param(
+            [1.0, 2.0, 3.0, 3.25, 4.5, 5.5, 6.5, 6.75],
+            [3.5, 7.0],
+            [1.0, 2.0, 3.0, 4.5, 5.5, 6.5],
+            id="the rest of each session",
+        ),
+        pytest.param([1.0, 1.25], [2.0], [1.0, 1.25], id="too few to tell"),
+    ],
+)
+def test_short_rest_at_the_end_of_an_older_session_is_in_no_line(
+    tmp_path: Path, times: list[float], ends: list[float], kept: list[float]
+) -> None:
+    record = shown_record(completed(tmp_path / "run"), "run")
+    line = {key: value for key, value in record.metrics[0].items() if key != "secs"}
+    end = {"wall": 0.0, "kind": "run_finished", "phase": 2, "exit": "preempted"}
+    events = [event for event in record.events if event["kind"] != "run_finished"] + [{**end, "t": t} for t in ends]
+
+    def drawn(lines: list[dict[str, Any]]) -> list[float]:
+        run = model(dataclasses.replace(record, metrics=lines, events=events))
+        return [t for t, _ in run.line("t", lambda line: line["examples_per_sec"])]
+
+    assert drawn([{**line, "t": t} for t in times]) == kept
+    assert drawn([{**line, "t": t, "secs": 1.0} for t in times]) == times, "of today's lines the last is whole"
 
 
 def test_stages_longer_than_the_stall_leave_no_rest(tmp_path: Path) -> None:
@@ -132,7 +172,7 @@ def test_a_switch_whose_chief_died_has_the_timelines_stall_and_no_stages(tmp_pat
     (stall,) = _model(written_run.workdir).stalls
     assert (stall.stages, stall.compile_secs, stall.commit_secs) == ({}, None, None)
     assert stall.secs == stall.timeline_secs == pytest.approx(2.0, abs=1e-3)
-    assert "What switching cost" in page([read_run(written_run.workdir, "run")])
+    assert "What switching cost" in page([shown_record(written_run.workdir, "run")])
     (read,) = read_stalls(written_run.workdir)
     assert (read.event_stall_secs, read.compile_secs) == (None, None)
     print_stalls([read])

@@ -1,14 +1,19 @@
+import dataclasses
+import itertools
 import json
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from hybridsync.core.errors import ConfigError
 from hybridsync.report.charts import Chart, Line, draw
 from hybridsync.report.page import page
-from hybridsync.report.reading import read_runs
-from tests.report.workdirs import WrittenRun, completed
+from hybridsync.report.reading import shown_records
+from hybridsync.telemetry.summary import write_config
+from tests.report.workdirs import CONFIG, WrittenRun, completed
 
 EMPTY = {"meta", "input"}
 
@@ -45,7 +50,7 @@ class Outline(HTMLParser):
 
 
 def _page(*workdirs: Path) -> str:
-    return page(read_runs(workdirs))
+    return page(shown_records(workdirs))
 
 
 def _charts(text: str) -> list[dict]:
@@ -61,6 +66,8 @@ def test_one_run_has_every_part_and_every_chart(tmp_path: Path) -> None:
         "Learning rate over time",
         "Loss over time, logarithmic",
         "Accuracy over time",
+        "Loss over units, logarithmic",
+        "Accuracy over units",
         "Loss over examples, logarithmic",
         "Accuracy over examples",
     ]
@@ -95,7 +102,7 @@ def test_several_runs_share_every_chart_and_each_can_be_hidden(tmp_path: Path) -
     runs = [completed(tmp_path / name) for name in ("first", "second")]
     text = _page(*runs)
     outline = Outline(text)
-    assert len(outline.captions) == 8
+    assert len(outline.captions) == 10
     assert {run for chart in _charts(text) for _, run, _, _ in chart["lines"]} == {0, 1}
     assert all({run for _, run, _, _ in chart["lines"]} == {0, 1} for chart in _charts(text))
     for at in range(2):
@@ -105,7 +112,7 @@ def test_several_runs_share_every_chart_and_each_can_be_hidden(tmp_path: Path) -
 
 
 def test_charts_carry_the_figures_that_the_pointer_shows(tmp_path: Path) -> None:
-    loss = _charts(_page(completed(tmp_path / "run")))[6]
+    loss = _charts(_page(completed(tmp_path / "run")))[-2]
     assert loss["lines"] == [
         ["training", 0, 0, [[800, 2.0], [1600, 0.1], [3200, 0.05]]],
         ["evaluated", 0, 0, [[1600, 0.3]]],
@@ -133,7 +140,7 @@ def test_an_unfinished_run_without_metrics_has_a_page_that_says_so(tmp_path: Pat
     written_run.close()
     outline = Outline(_page(written_run.workdir))
     assert "unfinished" in outline.text
-    assert outline.text.count("nothing yet") == 8
+    assert outline.text.count("nothing yet") == 10
     assert "known at the run's end" in outline.text
 
 
@@ -212,3 +219,84 @@ def test_a_stopped_run_says_why_and_how_long_its_callbacks_took(tmp_path: Path) 
     text = Outline(_page(workdir)).text
     assert "by a callback: accuracy <.97>" in text
     assert re.search(r"WandB 3(\.\d)? s, in a thread of their own", text)
+
+
+def seeds(folder: Path, plans: Sequence[str], num_seeds: int = 3) -> list[Path]:
+    """Leave completed runs of several plans and seeds."""
+    runs = []
+    for plan, seed in itertools.product(plans, range(num_seeds)):
+        workdir = completed(folder / f"{plan}-{seed}")
+        write_config(workdir, dataclasses.replace(CONFIG, plan=plan, seed=seed))
+        runs.append(workdir)
+    return runs
+
+
+def test_more_runs_than_colours_are_drawn_as_groups_with_mean_and_band(tmp_path: Path) -> None:
+    runs = seeds(tmp_path, ["asp", "bsp", "preduce"])
+    text = _page(*runs)
+    outline = Outline(text)
+    assert "<h1>9 runs by plan" in text
+    for chart in _charts(text):
+        assert [(label, run) for label, run, _, _ in chart["lines"]] == [
+            ("asp (3 runs)", 0),
+            ("bsp (3 runs)", 3),
+            ("preduce (3 runs)", 6),
+        ]
+    lines = [points for chart in _charts(text) for _, _, _, points in chart["lines"]]
+    assert text.count('class="spread') == sum(len(points) > 1 for points in lines) > 0
+    assert [value for name, value in outline.attributes if name == "id" and value.startswith("show")] == [
+        "show0",
+        "show3",
+        "show6",
+    ]
+    assert 'body:has(#show3:not(:checked)) main :is([data-run="3"],[data-run="4"],[data-run="5"]){display:none}' in text
+    assert "Examples per second of each worker over time" not in outline.captions
+    assert text.count('<section data-run="') == 9, "each run has its lane"
+    assert "3 of 3" in outline.text and "0.9 ± 0" in outline.text
+
+
+def test_the_runs_table_has_what_differs_and_says_the_rest_once(tmp_path: Path) -> None:
+    text = Outline(_page(*seeds(tmp_path, ["asp", "bsp"], 2))).text
+    assert "runseedasp-0completed0asp-1completed1bsp-0completed0bsp-1completed1" in text
+    together = text[text.index("The same in all 4 runs:") :]
+    assert "units applied400 of 400" in together and "roles2 workers, 1 server" in together
+    assert text.count("2 workers, 1 server") == 1
+
+
+def test_runs_are_grouped_by_what_is_asked_for(tmp_path: Path) -> None:
+    runs = seeds(tmp_path, ["asp", "bsp"], 2)
+    assert "asp (2 runs)" not in _page(*runs)
+    text = page(shown_records(runs), by=("plan",))
+    assert "4 runs by plan" in text and "asp (2 runs)" in text
+    with pytest.raises(ConfigError, match="did you mean 'plan'"):
+        page(shown_records(runs), by=("plam",))
+
+
+def test_loss_and_accuracy_are_there_over_time_units_and_examples(tmp_path: Path) -> None:
+    text = _page(completed(tmp_path / "run"))
+    for x in ("time", "units", "examples"):
+        assert text.count(f'class="chart over-{x}"') == 2
+        assert f'id="over-{x}"' in text and f"body:not(:has(#over-{x}:checked)) .over-{x}" in text
+
+
+def test_a_run_that_was_given_its_optimizer_shows_none_of_the_configuration(tmp_path: Path) -> None:
+    workdir = completed(tmp_path / "run")
+    assert "optimizersgd, rate 0.05" in Outline(_page(workdir)).text
+    write_config(workdir, CONFIG)  # without a file
+    assert "optimizersgd" not in Outline(_page(workdir)).text
+
+
+def test_a_chart_carries_what_an_enlarged_part_is_labelled_by(tmp_path: Path) -> None:
+    loss, accuracy = _charts(_page(completed(tmp_path / "run")))[-2:]
+    assert (loss["over"], loss["log"], accuracy["log"]) == ("examples", True, False)
+    assert loss["y"][0] < 0.05 < 2.0 < loss["y"][1] and accuracy["y"][0] < 0.8 < accuracy["y"][1]
+
+
+def test_the_page_says_how_many_evaluations_there_are_and_what_passed_without_one(tmp_path: Path) -> None:
+    assert "evaluations1" in Outline(_page(completed(tmp_path / "run"))).text
+    written_run = WrittenRun(tmp_path / "passed")
+    written_run.start()
+    written_run.phase("bsp", 0, "start")
+    written_run.event("evaluation_skipped", first=10, last=20, places=2, units=31, why="a save was under way")
+    written_run.close()
+    assert "evaluations0; 2 places passed without one" in Outline(_page(written_run.workdir)).text

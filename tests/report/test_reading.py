@@ -4,13 +4,13 @@ from pathlib import Path
 import pytest
 
 from hybridsync.core.errors import WorkdirError
-from hybridsync.report.reading import read_runs
+from hybridsync.report.reading import shown_records
 from tests.report.workdirs import WrittenRun, completed
 
 
 def _refusal(workdir: Path) -> str:
     with pytest.raises(WorkdirError) as refused:
-        read_runs([workdir])
+        shown_records([workdir])
     assert "\n" not in str(refused.value)
     return str(refused.value)
 
@@ -42,7 +42,7 @@ def test_a_run_that_failed_before_its_first_phase_has_its_error_to_show(tmp_path
     written_run = WrittenRun(tmp_path / "run")
     written_run.start()
     written_run.finish("failed", "no worker came", applied=0)
-    (record,) = read_runs([written_run.workdir])
+    (record,) = shown_records([written_run.workdir])
     assert record.summary is not None
     assert record.summary["error"] == "no worker came"
 
@@ -82,7 +82,7 @@ def test_a_torn_last_line_and_absent_files_are_no_damage(tmp_path: Path) -> None
         file.write('{"t":1')
     for name in ("timeline.json", "summary.json"):
         (workdir / name).unlink()
-    (record,) = read_runs([workdir])
+    (record,) = shown_records([workdir])
     assert (len(record.metrics), record.trace, record.summary) == (4, [], None)
 
 
@@ -90,5 +90,5 @@ def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
     runs = [completed(tmp_path / folder / "run") for folder in ("a", "b")]
-    assert [record.name for record in read_runs(runs)] == [str(path) for path in runs]
-    assert [record.name for record in read_runs(runs[:1])] == ["run"]
+    assert [record.name for record in shown_records(runs)] == [str(path) for path in runs]
+    assert [record.name for record in shown_records(runs[:1])] == ["run"]

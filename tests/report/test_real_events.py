@@ -15,7 +15,7 @@ from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.phases.checkpointing import Commit
 from hybridsync.policies.straggler_detector import Decision
 from hybridsync.report.page import page
-from hybridsync.report.reading import read_run
+from hybridsync.report.reading import shown_record
 from hybridsync.simulator.cluster import Cluster, Device, Scenario, Slow
 from hybridsync.simulator.simulation import simulate
 from hybridsync.telemetry.events import EVENTS_FILE, FIELDS, MORE, read_events
@@ -61,8 +61,8 @@ def _reported(workdir: Path) -> None:
     harness.after(0.1, reports=replace(harness.chief.reports, lost=[lost]))
     reporter.renewed("a worker was lost")
     reporter.not_durable(50, "the disk is full")
-    reporter.evaluated(50, lambda: {"accuracy": float("nan"), "workers": 4.0})
-    reporter.evaluated(60, lambda: 1 / 0)
+    reporter.evaluated(50, 0.5, lambda: {"accuracy": float("nan"), "workers": 4.0})
+    reporter.evaluated(60, 0.5, lambda: 1 / 0)
     reporter.suspect_hang("worker", 1, "reading data", 60.0, "fault.read_secs")
     reporter.skipped(100, 200, 2, 310)
     harness.switch(last_applied=200.0)
@@ -93,11 +93,11 @@ def test_page_has_every_kind_of_event_that_a_run_writes(workdirs: list[Path]) ->
     kinds = {event["kind"] for workdir in workdirs for event in read_events(workdir)}
     assert kinds == FIELDS.keys(), "write the new kind here as the code of a run writes it"
     for workdir in workdirs:
-        record = read_run(workdir, "run")
+        record = shown_record(workdir, "run")
         assert record.num_unreadable == 0
         assert len(record.events) == len(read_events(workdir)) and record.metrics
         assert "left out" not in page([record])
-    assert "marked as a straggler" in page([read_run(workdirs[1], "run")])
+    assert "marked as a straggler" in page([shown_record(workdirs[1], "run")])
 
 
 def test_every_declared_kind_of_value_is_known() -> None:
@@ -115,6 +115,6 @@ def test_page_bears_null_for_every_number_that_may_be_none(workdirs: list[Path],
             empty = dict.fromkeys((name for name, of in (FIELDS[kind] | MORE.get(kind, {})).items() if of == NUMBER))
             lines = [event | (empty if event["kind"] == kind else {}) for event in read_events(workdir)]
             (folder / EVENTS_FILE).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-            record = read_run(folder, "run")
+            record = shown_record(folder, "run")
             assert record.num_unreadable == 0
             page([record])

@@ -8,7 +8,7 @@ import pytest
 
 from hybridsync.core.errors import ConfigError, HybridSyncError, WorkdirError
 from hybridsync.report.page import page
-from hybridsync.report.reading import read_runs
+from hybridsync.report.reading import shown_records
 from hybridsync.simulator import simulation
 from hybridsync.simulator.cluster import Chaos, Cluster, Costs, Death, Device, Partition, Pause, Scenario, Slow
 from hybridsync.simulator.simulation import simulate, sizes_of
@@ -108,7 +108,7 @@ def test_a_simulated_run_leaves_what_a_real_one_leaves_and_has_its_page(tmp_path
     assert summary["seconds"] == result.seconds
     (switch,) = read_events(workdir, "switch")
     assert (switch["from"], switch["to"], switch["units"]) == ("bsp", "asp", 100)
-    assert "What switching cost" in page(read_runs([workdir]))
+    assert "What switching cost" in page(shown_records([workdir]))
 
 
 def test_a_used_workdir_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from hybridsync.config import RunConfig
 from hybridsync.core.errors import ConfigError, WorkdirError
 from hybridsync.report.page import page
-from hybridsync.report.reading import SIMULATION_FILE, read_runs
+from hybridsync.report.reading import SIMULATION_FILE, shown_records
 from hybridsync.simulator.campaign import carry_out
 from hybridsync.simulator.cluster import Cluster, Device, Scenario, Slow
 from hybridsync.simulator.study import Column, Study
@@ -64,13 +64,13 @@ def test_every_run_of_a_study_has_its_folder_and_the_whole_has_one_file(tmp_path
         ("bsp:6.25%,asp", [0, 1]),
     ]
     folders = [tmp_path / "study" / plan / seed for plan in ("bsp", "bsp-6.25-asp") for seed in ("seed0", "seed1")]
-    html = page(read_runs([str(folder) for folder in folders]))
+    html = page(shown_records([str(folder) for folder in folders]))
     assert html.count("completed, simulated") == 4
 
 
 def test_one_run_is_in_the_workdir_itself_and_says_that_it_is_simulated(tmp_path: Path) -> None:
     carry_out(study("asp"), run_of, workdir=tmp_path)
-    html = page(read_runs([tmp_path]))
+    html = page(shown_records([tmp_path]))
     assert "completed, simulated" in html
     assert "time alone; uneven" in html
     assert "1970" not in html

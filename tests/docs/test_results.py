@@ -1,0 +1,46 @@
+"""The code blocks of the page about reading results back run in order, with fewer and shorter runs."""
+
+import csv
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from hybridsync.report.groups import OVER
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "results.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+FEWER = {
+    '("bsp", "asp", "ssp(staleness=3)", "bsp:25%,asp", "preduce")': '("bsp", "asp")',
+    "range(3)": "range(2)",
+    "compute_secs=0.02": "compute_secs=0.001",
+    "at=0.85": "at=0.1",
+}
+
+
+def test_blocks_run_in_order_and_leave_the_table_and_the_figure(tmp_path: Path) -> None:
+    program = "\n".join(BLOCKS)
+    for there, here in FEWER.items():
+        assert there in program
+        program = program.replace(there, here)
+    (tmp_path / "notebook.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "notebook.py"], cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("RunHistory(in memory: completed, 400 of 400 units in ")
+    with open(tmp_path / "plans.csv", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert [(row["plan"], row["runs"], row["reached"]) for row in rows] == [("asp", "2", "2"), ("bsp", "2", "2")]
+    assert (tmp_path / "plans.svg").read_text().startswith("<svg ")
+
+
+def test_the_figure_takes_fifteen_lines_with_its_imports() -> None:
+    first, figure, *_ = BLOCKS
+    before, _, _ = first.partition("result =")
+    assert len([line for line in (before + figure).splitlines() if line]) <= 15
+
+
+def test_the_page_names_the_axes() -> None:
+    assert all(f"`{axis}`" in PAGE for axis in OVER)
