@@ -66,11 +66,13 @@ class FitResult:
       state: final TrainState, numpy leaves.
       summary: content of summary.json.
       task: task that was trained; None in a result that was pickled: a task's functions and data stay where they are.
+      seed: seed of the run, from which a task makes what is frozen.
     """
 
     state: TrainState
     summary: Summary
     task: Task | None
+    seed: int = 0
 
     def __repr__(self) -> str:
         units, final = self.summary.units, self.summary.final
@@ -88,19 +90,18 @@ class FitResult:
 
         Of `Task.from_nnx` it is a module of the user's class under `eval()`, with parameters and model state (BatchNorm
         statistics) in place; of `Task.from_linen` the variables for `module.apply`. Of a task of plain functions
-        without `Task.model` it is the parameters; their model state is `state.model_state`.
+        without `Task.model` it is the parameters; their model state is `state.model_state`. Frozen leaves are in it.
 
         Raises:
           HybridSyncError: the result was pickled, and so has no task.
         """
         if self.task is None:
             raise HybridSyncError(
-                "this result was pickled, which leaves its task out; call task.model(result.state.params, "
-                "result.state.model_state) with a task made as the trained one was"
+                "this result was pickled, which leaves its task out; call task.model(task.whole(result.state.params, "
+                "result.seed), result.state.model_state) with a task made as the trained one was"
             )
-        if self.task.model is None:
-            return self.state.params
-        return self.task.model(self.state.params, self.state.model_state)
+        params = self.task.whole(self.state.params, self.seed)
+        return params if self.task.model is None else self.task.model(params, self.state.model_state)
 
     @property
     def completed(self) -> bool:
@@ -258,7 +259,7 @@ class Trainer:
         except AlreadyCompleted as done:
             self._say(f"{done}; nothing is left to do")
             units = Units(**done.summary["units"])
-            return FitResult(done.state, Summary(**{**done.summary, "units": units}), run.task)
+            return FitResult(done.state, Summary(**{**done.summary, "units": units}), run.task, run.config.seed)
         with contextlib.ExitStack() as opened:
             if opening.lock is not None:
                 opened.callback(opening.lock.release)
@@ -282,7 +283,7 @@ class Trainer:
             if self._preempted:  # it was asked while the run was being opened
                 runtime.chief.service.preempt()
             summary = runtime.run()
-            return FitResult(runtime.state, summary, run.task)
+            return FitResult(runtime.state, summary, run.task, run.config.seed)
 
     def _opened(self, chief: Chief | None, show_line: Callable[[str], None]) -> None:
         self._chief, self._show_line = chief, show_line

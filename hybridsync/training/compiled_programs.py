@@ -1,6 +1,6 @@
 """The step as three programs, the same in every mode: unit gradient, mean, update.
 
-    unit_gradient(parameters, unit)    local; pure function of the parameters and (seed, unit)
+    unit_gradient(parameters, unit)    local; pure function of the parameters and (seed, unit), and of frozen leaves
     total(contributions)               the only collective: an ordered sum (over threads, or psum over the mesh)
     update(state, total)               local; divides by the weight, sets the rate, runs the optimizer
 
@@ -35,6 +35,7 @@ from hybridsync.devices.placement import SHARED_DEVICE, Placement
 from hybridsync.policies.momentum import KEEP, MomentumHandling
 from hybridsync.protocols.base import FLOAT32, Change, Compensation
 from hybridsync.training.buffer_layout import Layout, describe
+from hybridsync.training.frozen import Frozen, abstract_frozen
 from hybridsync.training.model_state import loss_and_contribution, merged, moving
 from hybridsync.training.optimizer import Optimizer, without_momentum
 from hybridsync.training.state import TrainState, abstract_state
@@ -64,6 +65,7 @@ class Programs:
       kept: names of the protocols whose outer optimizers keep something in the state.
       handling: treatment of the momentum where the plan goes over to asynchrony.
       placement: where each worker computes.
+      frozen: leaves of the task that are not trained, at that placement; None makes them.
 
     Raises:
       TaskError: the loss returns another model state than it got, or the source's first unit is not of this size.
@@ -82,12 +84,14 @@ class Programs:
         kept: tuple[str, ...] = (),
         handling: MomentumHandling = KEEP,
         placement: Placement = SHARED_DEVICE,
+        frozen: Frozen | None = None,
     ) -> None:
         self.placement = placement
         self.task, self.optimizer = task, optimizer
         self._handling = handling
         self.unit_size, self.workload, self.seed = unit_size, workload, seed
         self.keys = self._keys_of(seed)
+        self.frozen = frozen or Frozen(task, seed, placement)
 
         def compiled(program: Callable[..., Any], **options: Any) -> Any:
             return placement.jit(_announced(program), **options)
@@ -111,9 +115,8 @@ class Programs:
         example = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in batch.items()}
         state = abstract_state(task, optimizer, kept)
         parameters = Parameters(state.params, state.model_state)
-        self.lay_out(
-            state, jax.eval_shape(placement.traced(gradient), parameters, example, jnp.int32(0), jax.random.key(seed))
-        )
+        inputs = parameters, example, jnp.int32(0), jax.random.key(seed), abstract_frozen(task)
+        self.lay_out(state, jax.eval_shape(placement.traced(gradient), *inputs))
 
     def on_part(self, state: TrainState, contribution: Any) -> Programs:
         """Return the same programs for a part of the leaves; `gradient` needs the whole ones.
@@ -130,6 +133,7 @@ class Programs:
         """Return the same compiled programs for a run of another seed."""
         other = copy.copy(self)
         other.seed, other.keys = seed, self._keys_of(seed)
+        other.frozen = Frozen(self.task, seed, self.placement)
         return other
 
     def _keys_of(self, seed: int) -> tuple[jax.Array, ...]:
@@ -248,7 +252,8 @@ class Programs:
         if wire == FLOAT32:
             batch, pid = self.batch(unit) if batch is None else batch, os.getpid()
             try:
-                return self.unit_gradient(parameters, at.batch(batch, worker), np.int32(unit), key)
+                frozen = self.frozen.at(worker)
+                return self.unit_gradient(parameters, at.batch(batch, worker), np.int32(unit), key, frozen)
             finally:
                 end_if_forked(pid)  # out of the loss, which is traced here
         return self._round_grads(self.gradient(self._round_parameters(parameters), unit, worker=worker, batch=batch))
@@ -434,14 +439,14 @@ def _announced(program: Callable[..., Any]) -> Callable[..., Any]:
     return traced
 
 
-def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch: dict, unit, key) -> dict:
+def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch: dict, unit, key, frozen) -> dict:
     """Compute the gradient of one unit on that unit alone: its own batch statistics, its own mask mean."""
     params, model_state = parameters
     data_key, model_key = jax.random.split(jax.random.fold_in(key, unit))
     batch = task.source.augment(batch, data_key)
 
     def loss(params):
-        return loss_and_contribution(task, params, model_state, batch, model_key)
+        return loss_and_contribution(task, params, model_state, batch, model_key, frozen)
 
     (value, (stats, counts)), grads = jax.value_and_grad(loss, has_aux=True)(params)
     grads = jax.tree.map(lambda g: g.astype(jnp.float32), grads)
@@ -462,7 +467,7 @@ def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch
 def traced_unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch: dict) -> ClosedJaxpr:
     """Return the program of a unit's gradient as it is traced, for shapes of parameters and batch."""
     program = functools.partial(_unit_gradient, task, clip)
-    return jax.make_jaxpr(program)(parameters, batch, jnp.int32(0), jax.random.key(0))
+    return jax.make_jaxpr(program)(parameters, batch, jnp.int32(0), jax.random.key(0), abstract_frozen(task))
 
 
 def _rounded_grads(contribution: dict) -> dict:
