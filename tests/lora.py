@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen, nnx
 
 from hybridsync.models.transformer import DecoderLM
@@ -26,17 +28,26 @@ def lora_decoder(rngs: nnx.Rngs) -> DecoderLM:
     return model
 
 
-def lora_task(base_seed: int | None = None) -> Task:
-    """Return the task of training its LoRA leaves alone; the base is of the run's seed if none is given."""
+def lora_task(embedding: str = "") -> Task:
+    """Return the task of training its LoRA leaves alone.
+
+    Args:
+      embedding: file of NumPy with the embedding of the base; "" makes it of the run's seed, as the rest.
+    """
 
     def model(rngs: nnx.Rngs) -> DecoderLM:
         made = lora_decoder(rngs)
-        if base_seed is not None:
-            base = nnx.state(lora_decoder(nnx.Rngs(base_seed)), nnx.All(nnx.Param, nnx.Not(nnx.LoRAParam)))
-            nnx.update(made, base)
+        if embedding:
+            made.tokens.embedding[...] = jnp.asarray(np.load(embedding))
         return made
 
     return Task.from_nnx(model, source(), language_model, trainable=nnx.LoRAParam)
+
+
+def write_embedding(path: Path, value: float) -> str:
+    """Write an embedding that is `value` everywhere; returns its path."""
+    np.save(path, np.full((NUM_TOKENS, 32), value, np.float32))
+    return str(path)
 
 
 class LinenLoRA(linen.Module):

@@ -13,18 +13,24 @@ import optax
 import pytest
 from flax import nnx
 
-from hybridsync import Optimizer, Task, Trainer
+from hybridsync import Optimizer, Task, TelemetryConfig, Trainer
+from hybridsync.config import EmulationConfig
 from hybridsync.core.errors import ResumeError, TaskError
 from hybridsync.data import ArraySource
+from hybridsync.replay.logged_run import read_record
+from hybridsync.replay.verdict import replay
+from hybridsync.simulator.simulation import simulate
 from hybridsync.training.compiled_programs import Parameters, traced_unit_gradient
 from hybridsync.training.frozen import abstract_frozen, frozen_leaves, joined, parted
 from hybridsync.training.state import abstract_state
 from hybridsync.training.task import language_model
 from tests.devices.decoders import source
-from tests.lora import LinenLoRA, linen_task, lora_decoder, lora_task
+from tests.lora import LinenLoRA, linen_task, lora_decoder, lora_task, write_embedding
 from tests.tasks import momentum_sgd
+from tests.trainers import LOGGED, fit_and_stop
 
 ADAMW = Optimizer(optax.adamw, learning_rate=1e-2)
+SLOW = EmulationConfig(compute_secs=0.02)
 UNIT_SIZE = 8
 ALIGNED_BYTES = 64
 
@@ -122,26 +128,29 @@ def test_a_run_of_another_seed_has_its_own_base() -> None:
 
 def test_a_resume_with_other_frozen_weights_is_refused_by_name(tmp_path: Path) -> None:
     """A checkpoint has the leaves that were trained on top of the others, and means nothing without them."""
-    one = trainer(lora_task(base_seed=1), workers=1, workdir=tmp_path)
-    for _ in itertools.takewhile(lambda metrics: metrics.units < 8, one.steps(every=8)):
-        pass
-    with pytest.raises(
-        ResumeError, match=r"another frozen leaf .*blocks/0/.* \(and \d+ more\): its digest was \w+, is"
-    ):
-        trainer(lora_task(base_seed=2), workers=1, workdir=tmp_path).fit()
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert "tokens/embedding" in config["trained"]["frozen"]
-    assert trainer(lora_task(base_seed=1), workers=1, workdir=tmp_path).fit().completed
+    weights, workdir = tmp_path / "weights.npy", tmp_path / "run"
+    task = lora_task(write_embedding(weights, 0.1))
+    options: dict[str, Any] = {"workload": 2000, "workers": 1, "workdir": workdir, "emulation": SLOW}
+    fit_and_stop(trainer(task, **options), units=8)
+    assert "tokens/embedding" in json.loads((workdir / "config.json").read_text())["trained"]["frozen"]
+
+    write_embedding(weights, 0.2)
+    refused = r"another frozen leaf tokens/embedding: its digest was \w+, is \w+; .* or pass --accept_changes"
+    with pytest.raises(ResumeError, match=refused):
+        trainer(task, **options).fit()
+    result = fit_and_stop(trainer(task, **options, accept_changes=True), units=16)
+    assert (result.model().tokens.embedding[...] == np.float32(0.2)).all()
 
 
-def test_an_accepted_change_of_frozen_weights_goes_on(tmp_path: Path) -> None:
-    first = trainer(lora_task(base_seed=1), workers=1, workdir=tmp_path)
-    for _ in itertools.takewhile(lambda metrics: metrics.units < 8, first.steps(every=8)):
-        pass
-    second = trainer(lora_task(base_seed=2), workers=1, workdir=tmp_path, accept_changes=True).fit()
-    assert second.completed
-    other = frozen_leaves(lora_task(base_seed=2), 0)["tokens"]["embedding"]
-    np.testing.assert_array_equal(second.model().tokens.embedding[...], other)
+def test_a_run_replays_and_is_simulated_with_its_frozen_leaves(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"optimizer": momentum_sgd(0.1), "workdir": tmp_path, "telemetry": LOGGED}
+    trained = trainer(lora_task(), "bsp:50%,asp", workers=1, **options)
+    trained.fit()
+    assert replay(read_record(tmp_path), trained._run).difference is None
+
+    config = dataclasses.replace(trained._run.config, telemetry=TelemetryConfig())
+    run = dataclasses.replace(trained._run, config=config, workdir=None)
+    assert simulate(run, gradients="real").summary.final["loss"] == pytest.approx(plain_loop(24), abs=1e-6)
 
 
 @pytest.mark.parametrize(
