@@ -36,6 +36,7 @@ from hybridsync.policies.momentum import KEEP, MomentumHandling
 from hybridsync.protocols.base import FLOAT32, Change, Compensation
 from hybridsync.training.buffer_layout import Layout, describe
 from hybridsync.training.frozen import Frozen, abstract_frozen
+from hybridsync.training.micro_steps import gradient_in_parts
 from hybridsync.training.model_state import loss_and_contribution, merged, moving
 from hybridsync.training.optimizer import Optimizer, without_momentum
 from hybridsync.training.state import TrainState, abstract_state
@@ -66,6 +67,7 @@ class Programs:
       handling: treatment of the momentum where the plan goes over to asynchrony.
       placement: where each worker computes.
       frozen: leaves of the task that are not trained, at that placement; None makes them.
+      micro_steps: parts in which the gradient of a unit is computed, one after the other.
 
     Raises:
       TaskError: the loss returns another model state than it got, or the source's first unit is not of this size.
@@ -85,6 +87,7 @@ class Programs:
         handling: MomentumHandling = KEEP,
         placement: Placement = SHARED_DEVICE,
         frozen: Frozen | None = None,
+        micro_steps: int = 1,
     ) -> None:
         self.placement = placement
         self.task, self.optimizer = task, optimizer
@@ -96,7 +99,7 @@ class Programs:
         def compiled(program: Callable[..., Any], **options: Any) -> Any:
             return placement.jit(_announced(program), **options)
 
-        gradient = functools.partial(_unit_gradient, task, optimizer.clip)
+        gradient = functools.partial(_unit_gradient, task, optimizer.clip, micro_steps)
         self.unit_gradient = compiled(gradient)
         self._round_parameters, self._round_grads = compiled(self._rounded_parameters), compiled(_rounded_grads)
         self.total = compiled(_total)
@@ -439,7 +442,9 @@ def _announced(program: Callable[..., Any]) -> Callable[..., Any]:
     return traced
 
 
-def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch: dict, unit, key, frozen) -> dict:
+def _unit_gradient(
+    task: Task, clip: float | None, micro_steps: int, parameters: Parameters, batch: dict, unit, key, frozen=None
+) -> dict:
     """Compute the gradient of one unit on that unit alone: its own batch statistics, its own mask mean."""
     params, model_state = parameters
     data_key, model_key = jax.random.split(jax.random.fold_in(key, unit))
@@ -448,7 +453,11 @@ def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch
     def loss(params):
         return loss_and_contribution(task, params, model_state, batch, model_key, frozen)
 
-    (value, (stats, counts)), grads = jax.value_and_grad(loss, has_aux=True)(params)
+    if micro_steps == 1:
+        (value, (stats, counts)), grads = jax.value_and_grad(loss, has_aux=True)(params)
+    else:
+        found = gradient_in_parts(task, params, model_state, batch, model_key, frozen, micro_steps)
+        (value, (stats, counts)), grads = found
     grads = jax.tree.map(lambda g: g.astype(jnp.float32), grads)
     if clip is not None:
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))
@@ -464,9 +473,11 @@ def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch
     }
 
 
-def traced_unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch: dict) -> ClosedJaxpr:
+def traced_unit_gradient(
+    task: Task, clip: float | None, parameters: Parameters, batch: dict, micro_steps: int = 1
+) -> ClosedJaxpr:
     """Return the program of a unit's gradient as it is traced, for shapes of parameters and batch."""
-    program = functools.partial(_unit_gradient, task, clip)
+    program = functools.partial(_unit_gradient, task, clip, micro_steps)
     return jax.make_jaxpr(program)(parameters, batch, jnp.int32(0), jax.random.key(0), abstract_frozen(task))
 
 

@@ -164,6 +164,7 @@ class Run:
             handling=self.handling,
             placement=placement,
             frozen=self.frozen(placement),
+            micro_steps=self.config.devices.micro_steps,
         )
 
     def evaluator(self, placement: Placement | None = None, progress: Callable[[], object] = lambda: None) -> Evaluator:

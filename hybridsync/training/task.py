@@ -117,6 +117,8 @@ class Task:
       frozen: key -> leaves of the model that are not trained, nested dictionaries as the parameters are, without a leaf
         in common; None: all are trained. Each process makes them itself, from the run's seed or from a file: they are
         in no state, message or checkpoint. All other functions get them among `params`; `init` does not return them.
+      sums: (params, model_state, batch, key) -> (sums over the batch, model state), of which `loss` is the mean: what
+        parts of a unit add up to (`DeviceConfig.micro_steps`). None: the mean of the parts' losses is taken.
       evaluate: (params, model_state, batch) -> sums over the batch, {"count", "loss", "correct"?, ...};
         `batch` has been through `source.prepare`. None: the run reports no evaluation.
       summarize: (params, model_state, units applied) -> what the summary reports at the end instead of an
@@ -139,9 +141,10 @@ class Task:
     model: Callable[[Tree, Tree], Any] | None = None
     axes: Callable[[], dict[str, tuple[Any, ...]]] | None = None
     frozen: Callable[[jax.Array], Tree] | None = None
+    sums: Callable[[Tree, Tree, DeviceBatch, jax.Array], tuple[Sums, Tree]] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("init", "loss", "evaluate", "summarize", "model", "axes", "frozen"):
+        for name in ("init", "loss", "evaluate", "summarize", "model", "axes", "frozen", "sums"):
             part = getattr(self, name)
             if not callable(part) and not (part is None and name not in ("init", "loss")):
                 raise TaskError(f"Task.{name} must be a function, got {type(part).__name__}: pass one.")
@@ -245,17 +248,20 @@ class Task:
 def _from_apply(adapter: _NnxModel | _LinenModel, source: UnitSource, objective: Objective) -> Task:
     apply = adapter.apply
 
-    def loss(params: Tree, model_state: Tree, batch: DeviceBatch, key: jax.Array) -> tuple[jax.Array, Any]:
+    def sums(params: Tree, model_state: Tree, batch: DeviceBatch, key: jax.Array) -> tuple[Sums, Tree]:
         predict, state_after = apply(params, model_state, key)
-        sums = _checked(objective(predict, batch))
-        metrics = {_MEAN_NAMES.get(name, name): sums[name] / sums["count"] for name in sums if name != "count"}
-        return metrics.pop("loss"), (metrics, state_after())
+        return _checked(objective(predict, batch)), state_after()
+
+    def loss(params: Tree, model_state: Tree, batch: DeviceBatch, key: jax.Array) -> tuple[jax.Array, Any]:
+        found, after = sums(params, model_state, batch, key)
+        metrics = {_MEAN_NAMES.get(name, name): found[name] / found["count"] for name in found if name != "count"}
+        return metrics.pop("loss"), (metrics, after)
 
     def evaluate(params: Tree, model_state: Tree, batch: DeviceBatch) -> Sums:
         predict, _ = apply(params, model_state, None)
         return _checked(objective(predict, batch))
 
-    task = Task(adapter.init, loss, source, evaluate, model=adapter.model, axes=adapter.axes)
+    task = Task(adapter.init, loss, source, evaluate, model=adapter.model, axes=adapter.axes, sums=sums)
     if adapter.trained is None:
         return task
     trained = adapter.trained

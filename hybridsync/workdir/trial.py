@@ -76,6 +76,8 @@ def _gradient(run: Run, state: TrainState, batch: HostBatch) -> str:
             if not run.shared_device.axes:
                 raise
             traced = run.shared_device.traced(traced_unit_gradient)(*arguments)
+        if (micro_steps := run.config.devices.micro_steps) > 1:  # what they compute is the same, so they may change
+            run.shared_device.traced(traced_unit_gradient)(*arguments, micro_steps)
     return digest(traced)
 
 
@@ -191,6 +193,7 @@ def _guarded(task: Task) -> Task:
         loss=_named(task.loss, "Task.loss", TaskError, _check_loss),
         source=_GuardedSource(task.source),
         evaluate=evaluate,
+        sums=task.sums and _named(task.sums, "Task.sums", TaskError),
     )
 
 
