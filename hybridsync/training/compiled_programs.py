@@ -397,11 +397,17 @@ class Programs:
         counters = {"units": counters["units"] + units, "updates": counters["updates"] + 1}
         return Parameters(params, model_state), momentum, counters
 
+    def _mean_grads(self, total: dict, params: Any) -> Any:
+        """Return the mean gradient as the optimizer takes it: in the parameters' types, or its masters'."""
+        weight = total["floats"]["weight"]
+        if self.optimizer.master:
+            return jax.tree.map(lambda g: g / weight, total["floats"]["grads"])
+        return jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), total["floats"]["grads"], params)
+
     def _local_program(self, parameters, opt_state, moved, gradient, at, factor, *, replaces: bool):
         params, model_state = parameters
         rate = self.optimizer.learning_rate_after(at, self.unit_size, self.workload) * factor
-        weight = gradient["floats"]["weight"]
-        grads = jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), gradient["floats"]["grads"], params)
+        grads = self._mean_grads(gradient, params)
         updates, opt_state = self.optimizer.update(grads, opt_state, params, rate, self._momentum_share(at))
         params = jax.tree.map(lambda p, u: jnp.asarray(p + u).astype(p.dtype), params, updates)
         if replaces:  # and the updates have no other use, so that XLA rounds as in a plain loop
@@ -416,8 +422,7 @@ class Programs:
         params, model_state = parameters
         applied = counters["units"]
         rate = self.optimizer.learning_rate_after(applied, self.unit_size, self.workload) * factor
-        weight = total["floats"]["weight"]
-        grads = jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), total["floats"]["grads"], params)
+        grads = self._mean_grads(total, params)
         updates, opt_state = self.optimizer.update(grads, opt_state, params, rate, self._momentum_share(applied))
         params = jax.tree.map(lambda p, u: jnp.asarray(p + u).astype(p.dtype), params, updates)
         model_state = _merged(model_state, total, blend)

@@ -54,6 +54,7 @@ def try_functions(run: Run) -> Trained:
     functions = [name for name, value in optimizer.hyperparameters.items() if callable(value)]
     values = {name: text for name, text in optimizer.stated_values().items() if name not in functions}
     values |= {"clip": repr(optimizer.clip), "per": optimizer.per}
+    values |= {"master": "True"} if optimizer.master else {}
     frozen = digests(frozen_leaves(guarded.task, config.seed))
     return Trained(values, rates, gradient, digest(update), config.unit_size, frozen)
 
