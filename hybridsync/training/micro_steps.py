@@ -31,7 +31,8 @@ def gradient_in_parts(
     Raises:
       TaskError: a field of the batch does not divide, or the loss is not what a task promises.
     """
-    summing, types = dataclasses.replace(task, loss=_summed(task)), []
+    summing = dataclasses.replace(task, loss=_summed(task))
+    types: list[Any] = []  # of what each of both kinds of the model state contributes
 
     def step(carry: Any, part: Any) -> tuple[Any, None]:
         state, grads, total, count = carry
@@ -39,13 +40,15 @@ def gradient_in_parts(
 
         def loss(params: Tree) -> Any:
             part_key = jax.random.fold_in(key, number)
-            (value, weight), moved = loss_and_contribution(summing, params, state, examples, part_key, frozen)
+            found: Any = loss_and_contribution(summing, params, state, examples, part_key, frozen)
+            (value, weight), moved = found
             return value, (weight, moved)
 
-        (value, (weight, moved)), new = jax.value_and_grad(loss, has_aux=True)(params)
-        types.append(jax.tree.map(lambda leaf: leaf.dtype, moved))
+        (value, (weight, (stats, counts))), new = jax.value_and_grad(loss, has_aux=True)(params)
+        types.append(jax.tree.map(lambda leaf: leaf.dtype, (stats, counts)))
         grads = jax.tree.map(lambda sum_, g: sum_ + g.astype(jnp.float32), grads, new)
-        return (merged(state, *moved, jnp.float32(1.0)), grads, total + value, count + weight), None
+        state = merged(state, stats, counts, jnp.float32(1.0))
+        return (state, grads, total + value, count + weight), None
 
     zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
     nothing = jnp.float32(0.0)

@@ -344,9 +344,9 @@ def _with_master(factory: Callable[..., optax.GradientTransformation]) -> Callab
             masters = _float32(params)
             return MasterState(inner.init(masters), jax.tree.map(jnp.zeros_like, masters))
 
-        def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
             masters = jax.tree.map(jnp.add, _float32(params), state.low)
-            steps, after = inner.update(_float32(grads), state.inner, masters)
+            steps, after = inner.update(_float32(updates), state.inner, masters)
             masters = jax.tree.map(jnp.add, masters, steps)
             updates = jax.tree.map(lambda m, p, s: s if p.dtype == m.dtype else m - p, masters, params, steps)
             # As the caller rounds it: what it adds up to is in no other type than the parameter's.

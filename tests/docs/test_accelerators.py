@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "accelerators.md").read_text()
 RUN_SECS = 280.0
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+RUN_SECS = 280.0
+pytestmark = pytest.mark.timeout(RUN_SECS + 20)
 LORA = next(at for at, block in enumerate(BLOCKS) if "LoRA" in block)
 
 

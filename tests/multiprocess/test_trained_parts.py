@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import jax
@@ -37,7 +38,7 @@ def test_a_resume_with_another_base_is_refused_before_a_role_starts(tmp_path: Pa
     flags = (f"--set=model.embedding={write_embedding(weights, 0.1)}", "--set=workload=4000")
     with Job(tmp_path / "run", CONFIG, *flags) as job:
         job.until_units(8)
-        job.send(2)
+        job.send(signal.SIGINT)
         assert job.wait() == 75, job.output + job.logs()
     write_embedding(weights, 0.2)
     with Job(tmp_path / "run", CONFIG, *flags) as job:

@@ -62,7 +62,7 @@ def plain_loop(num_units: int, seed: int = 0) -> float:
     for unit in range(num_units):
         step(model, sgd, source().batch(unit, unit_size=UNIT_SIZE, seed=seed))
     (batch,) = source().test_batches(512)
-    return float(loss(model, source().prepare(batch)))
+    return float(loss(model, {name: jnp.asarray(field) for name, field in batch.items()}))
 
 
 @pytest.mark.parametrize("plan", ["bsp", "asp", "bsp:50%,asp"])
@@ -78,7 +78,8 @@ def test_every_protocol_leaves_the_base_alone(plan: str) -> None:
     assert result.completed
     model = result.model()
     base = nnx.to_pure_dict(nnx.state(model, nnx.All(nnx.Param, nnx.Not(nnx.LoRAParam))))
-    np.testing.assert_array_equal(base["tokens"]["embedding"], frozen_leaves(task, 0)["tokens"]["embedding"])
+    frozen: Any = frozen_leaves(task, 0)
+    np.testing.assert_array_equal(base["tokens"]["embedding"], frozen["tokens"]["embedding"])
     moved = jax.tree.map(lambda a, b: bool((a != b).any()), result.state.params, task.init(jax.random.key(0))[0])
     assert all(jax.tree.leaves(moved))
 
@@ -121,7 +122,8 @@ def test_frozen_leaves_are_arguments_of_the_gradient() -> None:
 
 def test_a_run_of_another_seed_has_its_own_base() -> None:
     programs = trainer(lora_task(), workers=1)._run.programs(donate_parameters=False)
-    first, second = programs.frozen.at(0), programs.with_seed(1).frozen.at(0)
+    first: Any = programs.frozen.at(0)
+    second: Any = programs.with_seed(1).frozen.at(0)
     assert not np.array_equal(first["tokens"]["embedding"], second["tokens"]["embedding"])
     assert programs.frozen.at(0) is first
 
@@ -166,7 +168,7 @@ def test_linen_trains_what_is_named(trainable: Any, trained: set[str]) -> None:
     result = trainer(task, workload=4, workers=1).fit()
     assert {*result.state.params} == trained
     assert {*result.model()["params"]} == {"tokens", "base", "scores", "lora_a", "lora_b"}
-    logits = LinenLoRA().apply(result.model(), jnp.zeros((1, 4), jnp.int32))
+    logits: Any = LinenLoRA().apply(result.model(), jnp.zeros((1, 4), jnp.int32))
     assert jnp.isfinite(logits).all()
 
 

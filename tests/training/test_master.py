@@ -33,7 +33,7 @@ def adamw(master: bool, rate: float = 1e-3) -> Optimizer:
 
 
 def trained(dtype: Any, optimizer: Optimizer, updates: int) -> TrainState:
-    run = {"unit_size": 8, "workload": 100, "seed": 0}
+    run: dict[str, Any] = {"unit_size": 8, "workload": 100, "seed": 0}
     programs = Programs(task(dtype), optimizer, **run, donate_parameters=False)
     contributions = Programs(task(jnp.float32), adamw(False), **run, donate_parameters=False)
     state = initial_state(task(dtype), optimizer, 0)

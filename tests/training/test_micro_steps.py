@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -7,14 +8,18 @@ import pytest
 from flax import nnx
 
 from hybridsync import DeviceConfig, Task, Trainer
-from hybridsync.core.errors import ConfigError, TaskError
+from hybridsync.config import EmulationConfig
+from hybridsync.core.errors import ConfigError, TaskError, WorkdirError
 from hybridsync.data import ArraySource
 from hybridsync.models.transformer import DecoderBlock, DecoderLM
+from hybridsync.replay.logged_run import read_record
+from hybridsync.replay.verdict import replay
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.task import language_model
 from tests.devices.decoders import LENGTH, NUM_TOKENS, source
 from tests.tasks import batchnorm_task, momentum_sgd
+from tests.trainers import LOGGED, fit_and_stop
 
 UNIT_SIZE = 16
 
@@ -98,7 +103,8 @@ def test_each_part_has_a_key_of_its_own() -> None:
 def test_model_state_goes_from_part_to_part() -> None:
     task = batchnorm_task()
     params, model_state = task.init(jax.random.key(0))
-    batch = task.source.prepare(task.source.batch(0, unit_size=UNIT_SIZE, seed=0))
+    raw = task.source.batch(0, unit_size=UNIT_SIZE, seed=0)
+    batch = task.source.prepare({name: jnp.asarray(field) for name, field in raw.items()})
     for part in range(4):
         examples = {name: field[part::4] for name, field in batch.items()}
         _, (_, model_state) = task.loss(params, model_state, examples, jax.random.key(0))
@@ -143,6 +149,21 @@ def test_a_run_in_micro_steps_learns_what_one_without_does(plan: str) -> None:
         return Trainer(decoder(), momentum_sgd(0.1), plan=plan, devices=devices, **options).fit().loss
 
     assert loss(4) == pytest.approx(loss(1), abs=1e-5)
+
+
+def test_a_run_replays_with_the_parts_it_had_and_is_refused_where_they_changed(tmp_path: Path) -> None:
+    def trainer(micro_steps: int) -> Trainer:
+        options: dict[str, Any] = {"workload": 200, "unit_size": UNIT_SIZE, "workers": 1, "progress": False}
+        devices = DeviceConfig(micro_steps=micro_steps)
+        options |= {"workdir": tmp_path, "telemetry": LOGGED, "emulation": EmulationConfig(compute_secs=0.01)}
+        return Trainer(batchnorm_task(), momentum_sgd(0.1), plan="bsp", devices=devices, **options)
+
+    first = trainer(4)
+    fit_and_stop(first, units=8)
+    assert replay(read_record(tmp_path), first._run).difference is None
+    fit_and_stop(trainer(2), units=16)
+    with pytest.raises(WorkdirError, match=r"with micro_steps=4, and a replay computes with 2"):
+        read_record(tmp_path)
 
 
 @pytest.mark.parametrize(
