@@ -76,12 +76,14 @@ class FitResult:
       summary: content of summary.json.
       task: task that was trained; None in a result that was pickled: a task's functions and data stay where they are.
       record: what `history` is made of: the run's workdir, or the record of a run without one.
+      seed: seed of the run, from which a task makes what is frozen.
     """
 
     state: TrainState
     summary: Summary
     task: Task | None
     record: Record | Path
+    seed: int = 0
 
     def __repr__(self) -> str:
         units, final = self.summary.units, self.summary.final
@@ -106,19 +108,18 @@ class FitResult:
 
         Of `Task.from_nnx` it is a module of the user's class under `eval()`, with parameters and model state (BatchNorm
         statistics) in place; of `Task.from_linen` the variables for `module.apply`. Of a task of plain functions
-        without `Task.model` it is the parameters; their model state is `state.model_state`.
+        without `Task.model` it is the parameters; their model state is `state.model_state`. Frozen leaves are in it.
 
         Raises:
           HybridSyncError: the result was pickled, and so has no task.
         """
         if self.task is None:
             raise HybridSyncError(
-                "this result was pickled, which leaves its task out; call task.model(result.state.params, "
-                "result.state.model_state) with a task made as the trained one was"
+                "this result was pickled, which leaves its task out; call task.model(task.whole(result.state.params, "
+                "result.seed), result.state.model_state) with a task made as the trained one was"
             )
-        if self.task.model is None:
-            return self.state.params
-        return self.task.model(self.state.params, self.state.model_state)
+        params = self.task.whole(self.state.params, self.seed)
+        return params if self.task.model is None else self.task.model(params, self.state.model_state)
 
     @property
     def history(self) -> RunHistory:
@@ -290,7 +291,9 @@ class Trainer:
             self._say(str(done))
             units = Units(**done.summary["units"])
             assert run.workdir is not None  # only a workdir holds a run that has ended
-            return FitResult(done.state, Summary(**{**done.summary, "units": units}), run.task, run.workdir)
+            return FitResult(
+                done.state, Summary(**{**done.summary, "units": units}), run.task, run.workdir, run.config.seed
+            )
         with contextlib.ExitStack() as opened:
             if opening.lock is not None:
                 opened.callback(opening.lock.release)
@@ -315,7 +318,8 @@ class Trainer:
             if self._preempted:  # it was asked while the run was being opened
                 runtime.chief.service.preempt()
             summary = runtime.run()
-            return FitResult(runtime.state, summary, run.task, run.workdir or _record(run, lines, summary))
+            record = run.workdir or _record(run, lines, summary)
+            return FitResult(runtime.state, summary, run.task, record, run.config.seed)
 
     def _opened(self, chief: Chief | None, show_line: Callable[[str], None]) -> None:
         self._chief, self._show_line = chief, show_line

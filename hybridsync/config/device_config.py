@@ -46,6 +46,7 @@ class DeviceConfig:
         memory_fraction: share of an accelerator's memory that each worker process may take; None leaves it to JAX.
         collective: how workers of one process sum: "threads", on one device; "xla", jitted over the devices of all;
             "auto" takes xla where each worker has devices of its own.
+        micro_steps: parts in which a worker computes the gradient of a unit, one after the other, for less memory.
 
     Raises:
         ConfigError: a value is out of range, or a rule names an axis that the mesh lacks.
@@ -58,12 +59,14 @@ class DeviceConfig:
     paths: tuple[tuple[str, Any], ...] = ()
     memory_fraction: float | None = None
     collective: Literal["auto", "threads", "xla"] = "auto"
+    micro_steps: int = 1
 
     def __post_init__(self) -> None:
         for name in ("rules", "paths"):  # lists, as YAML and JSON have them
             object.__setattr__(self, name, as_tuples(getattr(self, name)))
         check_types(self, "devices.")
         require(self.per_worker >= 0, "devices.per_worker", "0 or more", self.per_worker, "0 takes what the mesh needs")
+        require(self.micro_steps >= 1, "devices.micro_steps", "1 or more", self.micro_steps, "1 divides nothing")
         fraction = self.memory_fraction
         if fraction is not None:
             require(0 < fraction <= 1, "devices.memory_fraction", "in (0, 1] or none", fraction, "give a share")
@@ -98,7 +101,7 @@ class DeviceConfig:
         return {axis: rest if length == -1 else length for axis, length in self.axes.items()}
 
     def check_unit(self, unit_size: int, sizes: dict[str, int]) -> None:
-        """Check that a unit can be divided over the axes for examples of a mesh.
+        """Check that a unit can be divided over the axes for examples of a mesh, and into its micro steps.
 
         Raises:
             ConfigError: the unit has another number of examples.
@@ -109,6 +112,12 @@ class DeviceConfig:
             raise ConfigError(
                 f"unit_size {unit_size} does not divide into {shares} equal parts, one for each device along {axes} of "
                 "devices.mesh; change one of both"
+            )
+        if unit_size // shares % self.micro_steps:
+            each = f", {unit_size // shares} for each device along the mesh's axes for examples," if shares > 1 else ""
+            raise ConfigError(
+                f"unit_size {unit_size}{each} does not divide into devices.micro_steps={self.micro_steps} equal parts; "
+                "change one of both"
             )
 
     def _check_mesh(self) -> None:

@@ -327,8 +327,8 @@ class RunConfig:
                     f"policy.{name} has {len(values)} values, the run {self.workers} workers; "
                     "give one for each worker, or none"
                 )
-        if self.devices.size:
-            self.devices.check_unit(self.unit_size, self.devices.sizes(self.devices.size))
+        size = self.devices.size
+        self.devices.check_unit(self.unit_size, self.devices.sizes(size) if size else {})
         self._check_plan()
         windows = self.workload // (self.workers * self.policy.detector_window)
         rule = f"at most {windows}, as many windows as each of {self.workers} workers has"

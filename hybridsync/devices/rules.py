@@ -120,7 +120,7 @@ class Places:
             if place is not None and len(place) == len(shape):
                 return place
         for ending, entries in self._paths:
-            if _ends(path, ending) and len(entries) == len(shape):
+            if ends(path, ending) and len(entries) == len(shape):
                 return tuple(map(_axes_of, entries))
         return None
 
@@ -142,7 +142,7 @@ class Places:
 
     def _check_paths(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         for ending, entries in self._paths:
-            found = {path: shape for path, shape in shapes.items() if _ends(path, ending)}
+            found = {path: shape for path, shape in shapes.items() if ends(path, ending)}
             if not found:
                 near = difflib.get_close_matches(ending, shapes, n=1, cutoff=0.0)
                 raise ConfigError(
@@ -156,5 +156,6 @@ class Places:
                 )
 
 
-def _ends(path: str, ending: str) -> bool:
+def ends(path: str, ending: str) -> bool:
+    """Return whether a leaf's path ends with the parts of another one."""
     return path == ending or path.endswith(f"/{ending}")

@@ -136,7 +136,8 @@ def read_record(workdir: Path) -> Record:
             "that trained the same from its start can be replayed"
         )
     entries, ends = _read_entries(workdir / APPLY_LOG)
-    return Record(workdir, config["config"], _phases(workdir, entries, ends))
+    micro_steps = config["config"].get("devices", {}).get("micro_steps", 1)
+    return Record(workdir, config["config"], _phases(workdir, entries, ends, micro_steps))
 
 
 def _check_ended(workdir: Path) -> None:
@@ -253,18 +254,22 @@ def _are_counts(values: Any) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
 
 
-def _devices_unlike(event: dict[str, Any]) -> str:
-    """Say on what other devices than a replay's a run began to compute; "" where they are alike."""
+def _devices_unlike(event: dict[str, Any], micro_steps: int) -> str:
+    """Say how else than a replay a run began to compute on its devices; "" where they are alike."""
+    if (parts := event.get("micro_steps", 1)) != micro_steps:
+        return f"with micro_steps={parts}, and a replay computes with {micro_steps}, as the run's last session did"
     mesh, platform = event.get("mesh") or {}, event.get("platform", "auto")
     if any(size != 1 for size in mesh.values()):
-        return f"on the mesh {mesh} for each worker"
+        return f"on the mesh {mesh} for each worker, and a replay computes on one CPU device a worker"
     if platform not in ("auto", "cpu") and (event["runtime"] == "processes" or event.get("collective") == XLA):
-        return f"on {platform}"
+        return f"on {platform}, and a replay computes on one CPU device a worker"
     return ""
 
 
-def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) -> tuple[LoggedPhase, ...]:
-    """Divide the entries into their phases."""
+def _phases(
+    workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left], micro_steps: int
+) -> tuple[LoggedPhase, ...]:
+    """Divide the entries into their phases, all of which are replayed in so many micro steps."""
     entered: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
     how: dict[str, Any] = {}
     unlike, refused = "", {}
@@ -283,7 +288,7 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
                     f"number from 1 to {MOST_THREADS}; restore events.jsonl"
                 )
             how = {"runtime": runtime, "collective": collective, "num_threads": num_threads}
-            unlike = _devices_unlike(event)
+            unlike = _devices_unlike(event, micro_steps)
         elif event["kind"] == "phase_entered":
             _check_mesh(workdir, event)
             entered[event["phase"]] = event, how
@@ -301,8 +306,8 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
         event, how = entered[number]
         if unlike := refused[number]:
             raise WorkdirError(
-                f"phase {number} of {workdir} was computed {unlike}, and a replay computes on one CPU device a worker: "
-                "sums would be divided otherwise, and their last bits differ; it cannot be replayed here"
+                f"phase {number} of {workdir} was computed {unlike}: sums would be divided otherwise, and their last "
+                "bits differ; it cannot be replayed here"
             )
         if event["units"] != units:
             raise WorkdirError(

@@ -35,7 +35,7 @@ from hybridsync.security.keyring import Keyring
 from hybridsync.server.partition import partition
 from hybridsync.storage.apply_log import open_apply_log
 from hybridsync.training.compiled_programs import Parameters, Programs
-from hybridsync.training.evaluation import Evaluator, StateEvaluator
+from hybridsync.training.evaluation import StateEvaluator
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
 from hybridsync.training.wire import narrowed_parameters
@@ -117,7 +117,7 @@ def run_worker(
         replica.reserve(captured=holder == ("worker", spec.role_id))
     evaluator = None
     if run.is_measured_by_workers(programs.state):  # by links of its own: a revoked phase closes the replica's
-        own = Evaluator(run.task, programs.placement, watchdog.progress)
+        own = run.evaluator(programs.placement, watchdog.progress)
         evaluator = StateEvaluator(own, programs.state_layout, Readers(transport.holder))
     services = Services(holder=replica, state_bytes=programs.state_layout.nbytes, evaluator=evaluator)
     serving = transport.serve(services, spec.listen, calls=5, watchdog=watchdog)

@@ -20,7 +20,6 @@ from hybridsync.simulator.arithmetic import Sizes
 from hybridsync.training.averaging import averaged_on_one_device
 from hybridsync.training.buffer_layout import fingerprint, first_non_finite
 from hybridsync.training.compiled_programs import Parameters, Programs
-from hybridsync.training.evaluation import Evaluator
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
 
@@ -133,7 +132,7 @@ class RealArithmetic:
 
 def evaluator(run: Run) -> Callable[[TrainState, Snapshot], dict[str, Any] | None]:
     """Return what measures a captured state on the task's held-out examples, as every runtime's chief does."""
-    measure = Evaluator(run.task)
+    measure = run.evaluator()
 
     def evaluate(state: TrainState, snapshot: Snapshot) -> dict[str, Any] | None:
         return measure.evaluate(jax.tree.map(np.asarray, state), UnitSet(snapshot.applied))

@@ -1,6 +1,6 @@
 """The step as three programs, the same in every mode: unit gradient, mean, update.
 
-    unit_gradient(parameters, unit)    local; pure function of the parameters and (seed, unit)
+    unit_gradient(parameters, unit)    local; pure function of the parameters and (seed, unit), and of frozen leaves
     total(contributions)               the only collective: an ordered sum (over threads, or psum over the mesh)
     update(state, total)               local; divides by the weight, sets the rate, runs the optimizer
 
@@ -35,6 +35,8 @@ from hybridsync.devices.placement import SHARED_DEVICE, Placement
 from hybridsync.policies.momentum import KEEP, MomentumHandling
 from hybridsync.protocols.base import FLOAT32, Change, Compensation
 from hybridsync.training.buffer_layout import Layout, describe
+from hybridsync.training.frozen import Frozen, abstract_frozen
+from hybridsync.training.micro_steps import gradient_in_parts
 from hybridsync.training.model_state import loss_and_contribution, merged, moving
 from hybridsync.training.optimizer import Optimizer, without_momentum
 from hybridsync.training.state import TrainState, abstract_state
@@ -64,6 +66,8 @@ class Programs:
       kept: names of the protocols whose outer optimizers keep something in the state.
       handling: treatment of the momentum where the plan goes over to asynchrony.
       placement: where each worker computes.
+      frozen: leaves of the task that are not trained, at that placement; None makes them.
+      micro_steps: parts in which the gradient of a unit is computed, one after the other.
 
     Raises:
       TaskError: the loss returns another model state than it got, or the source's first unit is not of this size.
@@ -82,17 +86,20 @@ class Programs:
         kept: tuple[str, ...] = (),
         handling: MomentumHandling = KEEP,
         placement: Placement = SHARED_DEVICE,
+        frozen: Frozen | None = None,
+        micro_steps: int = 1,
     ) -> None:
         self.placement = placement
         self.task, self.optimizer = task, optimizer
         self._handling = handling
         self.unit_size, self.workload, self.seed = unit_size, workload, seed
         self.keys = self._keys_of(seed)
+        self.frozen = frozen or Frozen(task, seed, placement)
 
         def compiled(program: Callable[..., Any], **options: Any) -> Any:
             return placement.jit(_announced(program), **options)
 
-        gradient = functools.partial(_unit_gradient, task, optimizer.clip)
+        gradient = functools.partial(_unit_gradient, task, optimizer.clip, micro_steps)
         self.unit_gradient = compiled(gradient)
         self._round_parameters, self._round_grads = compiled(self._rounded_parameters), compiled(_rounded_grads)
         self.total = compiled(_total)
@@ -111,9 +118,8 @@ class Programs:
         example = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in batch.items()}
         state = abstract_state(task, optimizer, kept)
         parameters = Parameters(state.params, state.model_state)
-        self.lay_out(
-            state, jax.eval_shape(placement.traced(gradient), parameters, example, jnp.int32(0), jax.random.key(seed))
-        )
+        inputs = parameters, example, jnp.int32(0), jax.random.key(seed), abstract_frozen(task)
+        self.lay_out(state, jax.eval_shape(placement.traced(gradient), *inputs))
 
     def on_part(self, state: TrainState, contribution: Any) -> Programs:
         """Return the same programs for a part of the leaves; `gradient` needs the whole ones.
@@ -130,6 +136,7 @@ class Programs:
         """Return the same compiled programs for a run of another seed."""
         other = copy.copy(self)
         other.seed, other.keys = seed, self._keys_of(seed)
+        other.frozen = Frozen(self.task, seed, self.placement)
         return other
 
     def _keys_of(self, seed: int) -> tuple[jax.Array, ...]:
@@ -248,7 +255,8 @@ class Programs:
         if wire == FLOAT32:
             batch, pid = self.batch(unit) if batch is None else batch, os.getpid()
             try:
-                return self.unit_gradient(parameters, at.batch(batch, worker), np.int32(unit), key)
+                frozen = self.frozen.at(worker)
+                return self.unit_gradient(parameters, at.batch(batch, worker), np.int32(unit), key, frozen)
             finally:
                 end_if_forked(pid)  # out of the loss, which is traced here
         return self._round_grads(self.gradient(self._round_parameters(parameters), unit, worker=worker, batch=batch))
@@ -389,11 +397,17 @@ class Programs:
         counters = {"units": counters["units"] + units, "updates": counters["updates"] + 1}
         return Parameters(params, model_state), momentum, counters
 
+    def _mean_grads(self, total: dict, params: Any) -> Any:
+        """Return the mean gradient as the optimizer takes it: in the parameters' types, or its masters'."""
+        weight = total["floats"]["weight"]
+        if self.optimizer.master:
+            return jax.tree.map(lambda g: g / weight, total["floats"]["grads"])
+        return jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), total["floats"]["grads"], params)
+
     def _local_program(self, parameters, opt_state, moved, gradient, at, factor, *, replaces: bool):
         params, model_state = parameters
         rate = self.optimizer.learning_rate_after(at, self.unit_size, self.workload) * factor
-        weight = gradient["floats"]["weight"]
-        grads = jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), gradient["floats"]["grads"], params)
+        grads = self._mean_grads(gradient, params)
         updates, opt_state = self.optimizer.update(grads, opt_state, params, rate, self._momentum_share(at))
         params = jax.tree.map(lambda p, u: jnp.asarray(p + u).astype(p.dtype), params, updates)
         if replaces:  # and the updates have no other use, so that XLA rounds as in a plain loop
@@ -408,8 +422,7 @@ class Programs:
         params, model_state = parameters
         applied = counters["units"]
         rate = self.optimizer.learning_rate_after(applied, self.unit_size, self.workload) * factor
-        weight = total["floats"]["weight"]
-        grads = jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), total["floats"]["grads"], params)
+        grads = self._mean_grads(total, params)
         updates, opt_state = self.optimizer.update(grads, opt_state, params, rate, self._momentum_share(applied))
         params = jax.tree.map(lambda p, u: jnp.asarray(p + u).astype(p.dtype), params, updates)
         model_state = _merged(model_state, total, blend)
@@ -434,16 +447,22 @@ def _announced(program: Callable[..., Any]) -> Callable[..., Any]:
     return traced
 
 
-def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch: dict, unit, key) -> dict:
+def _unit_gradient(
+    task: Task, clip: float | None, micro_steps: int, parameters: Parameters, batch: dict, unit, key, frozen=None
+) -> dict:
     """Compute the gradient of one unit on that unit alone: its own batch statistics, its own mask mean."""
     params, model_state = parameters
     data_key, model_key = jax.random.split(jax.random.fold_in(key, unit))
     batch = task.source.augment(batch, data_key)
 
     def loss(params):
-        return loss_and_contribution(task, params, model_state, batch, model_key)
+        return loss_and_contribution(task, params, model_state, batch, model_key, frozen)
 
-    (value, (stats, counts)), grads = jax.value_and_grad(loss, has_aux=True)(params)
+    if micro_steps == 1:
+        (value, (stats, counts)), grads = jax.value_and_grad(loss, has_aux=True)(params)
+    else:
+        found = gradient_in_parts(task, params, model_state, batch, model_key, frozen, micro_steps)
+        (value, (stats, counts)), grads = found
     grads = jax.tree.map(lambda g: g.astype(jnp.float32), grads)
     if clip is not None:
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))
@@ -459,10 +478,12 @@ def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch
     }
 
 
-def traced_unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch: dict) -> ClosedJaxpr:
+def traced_unit_gradient(
+    task: Task, clip: float | None, parameters: Parameters, batch: dict, micro_steps: int = 1
+) -> ClosedJaxpr:
     """Return the program of a unit's gradient as it is traced, for shapes of parameters and batch."""
-    program = functools.partial(_unit_gradient, task, clip)
-    return jax.make_jaxpr(program)(parameters, batch, jnp.int32(0), jax.random.key(0))
+    program = functools.partial(_unit_gradient, task, clip, micro_steps)
+    return jax.make_jaxpr(program)(parameters, batch, jnp.int32(0), jax.random.key(0), abstract_frozen(task))
 
 
 def _rounded_grads(contribution: dict) -> dict:

@@ -18,6 +18,7 @@ from hybridsync.devices.placement import SHARED_DEVICE, Placement
 from hybridsync.interfaces.commands import Evaluation, Figure
 from hybridsync.interfaces.messages import EvaluationRequest
 from hybridsync.training.buffer_layout import Layout
+from hybridsync.training.frozen import Frozen, joined
 from hybridsync.training.snapshot import ReaderAt, fetch
 from hybridsync.training.state import TrainState
 from hybridsync.training.task import Task
@@ -32,12 +33,18 @@ class Evaluator:
       task: task of the states; its `summarize` is used if it has one, else `evaluate` summed over the held-out batches.
       placement: where the workers of this process compute: it is measured where worker 0 does.
       progress: called after each batch.
+      frozen: leaves of the task that are not trained, at that placement; None for a task that trains all.
     """
 
     def __init__(
-        self, task: Task, placement: Placement = SHARED_DEVICE, progress: Callable[[], object] = lambda: None
+        self,
+        task: Task,
+        placement: Placement = SHARED_DEVICE,
+        progress: Callable[[], object] = lambda: None,
+        frozen: Frozen | None = None,
     ) -> None:
         self._task, self._placement, self._progress = task, placement, progress
+        self._frozen = frozen
         self._sums = placement.jit(self._evaluate) if task.evaluate is not None else None
 
     @ends_forks
@@ -51,16 +58,18 @@ class Evaluator:
           Exception: the functions' own errors.
         """
         if self._task.summarize is not None:
-            found = self._task.summarize(state.params, state.model_state, applied)
+            params = joined(state.params, self._frozen_leaves())
+            found = self._task.summarize(params, state.model_state, applied)
             return check_figures(found, "Task.summarize")
         if self._sums is None:
             return None
         totals: dict[str, float] = {}
         at, pid = self._placement, os.getpid()
         params, model_state = at.at_worker((state.params, state.model_state), 0)
+        frozen = self._frozen_leaves()
         for batch in self._task.source.test_batches(BATCH_EXAMPLES):
             end_if_forked(pid)
-            sums = jax.device_get(self._sums(params, model_state, at.batch(batch, 0)))
+            sums = jax.device_get(self._sums(params, model_state, at.batch(batch, 0), frozen))
             found, wrong = numbers(check_figures(sums, "Task.evaluate"))
             if wrong:
                 raise TaskError(f"Task.evaluate returns sums over a batch: {'; '.join(wrong)}; return numbers")
@@ -82,9 +91,12 @@ class Evaluator:
         figures = self.evaluate(state, UnitSet()) or {}
         return Evaluation(int(state.counters["units"]), tuple(Figure(*each) for each in figures.items()))
 
-    def _evaluate(self, params: Any, model_state: Any, batch: Any) -> dict[str, Any]:
+    def _frozen_leaves(self) -> Any:
+        return None if self._frozen is None else self._frozen.at(0)
+
+    def _evaluate(self, params: Any, model_state: Any, batch: Any, frozen: Any) -> dict[str, Any]:
         assert self._task.evaluate is not None
-        return self._task.evaluate(params, model_state, self._task.source.prepare(batch))
+        return self._task.evaluate(joined(params, frozen), model_state, self._task.source.prepare(batch))
 
 
 def check_figures(found: Any, what: str) -> Mapping[Any, Any]:

@@ -24,6 +24,7 @@ from jax.extend.core import jaxpr_as_fun
 from hybridsync.core.errors import TaskError
 from hybridsync.training.buffer_layout import describe
 from hybridsync.training.forwarding import changed
+from hybridsync.training.frozen import abstract_frozen, joined
 
 if TYPE_CHECKING:
     from hybridsync.data.source import HostBatch
@@ -50,14 +51,14 @@ def check_model_state(task: Task, batch: HostBatch) -> None:
     params, model_state = jax.eval_shape(task.init, key)
     shapes = {name: jax.ShapeDtypeStruct(field.shape, field.dtype) for name, field in batch.items()}
 
-    def once(params: Tree, model_state: Tree, batch: Any, key: Any) -> Any:
-        return loss_and_contribution(task, params, model_state, task.source.augment(batch, key), key)
+    def once(params: Tree, model_state: Tree, batch: Any, key: Any, frozen: Tree) -> Any:
+        return loss_and_contribution(task, params, model_state, task.source.augment(batch, key), key, frozen)
 
-    jax.eval_shape(once, params, model_state, shapes, key)
+    jax.eval_shape(once, params, model_state, shapes, key, abstract_frozen(task))
 
 
 def loss_and_contribution(
-    task: Task, params: Tree, model_state: Tree, batch: Any, key: Any
+    task: Task, params: Tree, model_state: Tree, batch: Any, key: Any, frozen: Tree | None = None
 ) -> tuple[jax.Array, tuple[Tree, Tree]]:
     """Return a unit's loss and what it contributes to the model state: float32 statistics, int32 counts. Traced.
 
@@ -67,6 +68,7 @@ def loss_and_contribution(
       model_state: model state before the unit.
       batch: the unit's examples.
       key: the loss's key.
+      frozen: parameters that are not trained.
 
     Returns:
       The loss, and two trees of the structure of `model_state`, with None in place of the leaves not of the kind.
@@ -76,13 +78,13 @@ def loss_and_contribution(
     """
     expected = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(model_state)}
 
-    def call(leaves: list[Any], params: Tree, batch: Any, key: Any) -> tuple[list[Any], Any]:
+    def call(leaves: list[Any], params: Tree, batch: Any, key: Any, frozen: Tree) -> tuple[list[Any], Any]:
         before = jax.tree.unflatten(jax.tree.structure(model_state), leaves)
-        value, (_, after) = task.loss(params, before, batch, key)
+        value, (_, after) = task.loss(joined(params, frozen), before, batch, key)
         return _in_order(expected, after), value
 
     # The loss is traced alone, since only a program shows what a transformation inside it hands on. Then it is run.
-    inputs = list(expected.values()), params, batch, key
+    inputs = list(expected.values()), params, batch, key, frozen
     program, returned = jax.make_jaxpr(call, return_shape=True)(*inputs)
     results = jaxpr_as_fun(program)(*jax.tree.leaves(inputs))
     leaves, value = jax.tree.unflatten(jax.tree.structure(returned), map(jnp.asarray, results))

@@ -14,12 +14,13 @@ examples applied so far, or of the units with `per="units"`:
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import re
 import sys
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,7 @@ from hybridsync.config import OptimizerConfig, ScheduleConfig
 from hybridsync.core.errors import OptimizerError
 from hybridsync.core.user_code import explain
 from hybridsync.policies.momentum import MomentumHandling
+from hybridsync.training.wire import rounded
 
 Rate = Callable[[jax.Array], Any]
 """Progress -> learning rate. Progress is examples applied so far (see `examples_at`); with `per="units"` it is units
@@ -85,6 +87,8 @@ class Optimizer:
       per: what a `learning_rate` function is given: the "examples" applied so far, or the "units". A resume that
         converts units to another size changes what a unit is, but not an example.
       clip: global norm to which each unit's gradient is clipped on its worker; None leaves it.
+      master: whether parameters of bfloat16 are updated as float32, of which the optimizer's state keeps what bfloat16
+        cannot hold.
       **hyperparameters: the factory's other arguments.
 
     Raises:
@@ -100,6 +104,7 @@ class Optimizer:
         learning_rate: float | Rate,
         per: Per = "examples",
         clip: float | None = None,
+        master: bool = False,
         **hyperparameters: Any,
     ) -> None:
         if isinstance(factory, tuple) or not callable(factory):
@@ -118,13 +123,15 @@ class Optimizer:
         self.learning_rate = learning_rate
         self.per: Per = per
         self.clip = clip
+        self.master = master
         # NumPy's scalars are numbers to optax only where they are arrays.
         self.hyperparameters = hyperparameters = {
             name: value.item() if isinstance(value, np.generic) else value for name, value in hyperparameters.items()
         }
         # optax takes a function among the values for a schedule of update steps; here it is the factory's own to call.
         functions = [name for name, value in hyperparameters.items() if callable(value)]
-        injected = optax.inject_hyperparams(factory, static_args=functions, hyperparam_dtype=jnp.dtype(jnp.float32))
+        made_by = _with_master(factory) if master else factory
+        injected = optax.inject_hyperparams(made_by, static_args=functions, hyperparam_dtype=jnp.dtype(jnp.float32))
         self.transformation = injected(learning_rate=jnp.float32(_first_rate(learning_rate)), **hyperparameters)
 
     def learning_rate_at(self, progress: jax.Array) -> jax.Array:
@@ -314,6 +321,48 @@ class Optimizer:
                 f"{name} changes the coefficient, but the factory names {sorted(state.hyperparams)} and no momentum "
                 f"that is a number; {_HOW}"
             )
+
+
+class MasterState(NamedTuple):
+    """State of an optimizer of float32 masters: `low` is what each master has more than its parameter."""
+
+    inner: Any
+    low: Any
+
+
+def _with_master(factory: Callable[..., optax.GradientTransformation]) -> Callable[..., optax.GradientTransformation]:
+    """Return a factory whose transformation updates a float32 master of each parameter.
+
+    The state keeps the difference: whatever else moves the parameters, such as a mean over workers, moves the master.
+    """
+
+    @functools.wraps(factory)
+    def made(*args: Any, **named: Any) -> optax.GradientTransformation:
+        inner = factory(*args, **named)
+
+        def init(params: Any) -> MasterState:
+            masters = _float32(params)
+            return MasterState(inner.init(masters), jax.tree.map(jnp.zeros_like, masters))
+
+        def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+            masters = jax.tree.map(jnp.add, _float32(params), state.low)
+            steps, after = inner.update(_float32(updates), state.inner, masters)
+            masters = jax.tree.map(jnp.add, masters, steps)
+            updates = jax.tree.map(lambda m, p, s: s if p.dtype == m.dtype else m - p, masters, params, steps)
+            # As the caller rounds it: what it adds up to is in no other type than the parameter's.
+            kept = rounded(jax.tree.map(lambda p, u: p + u, params, updates))
+            low = jax.tree.map(
+                lambda m, p, k: jnp.zeros_like(m) if p.dtype == m.dtype else m - k, masters, params, kept
+            )
+            return updates, MasterState(after, low)
+
+        return optax.GradientTransformation(init, update)
+
+    return made
+
+
+def _float32(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
 
 
 def _first_rate(learning_rate: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -28,6 +28,8 @@ from hybridsync.policies.plan_checks import check_plan, parsed_plan
 from hybridsync.protocols.base import Outer, Protocol
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.compiled_programs import Programs
+from hybridsync.training.evaluation import Evaluator
+from hybridsync.training.frozen import Frozen, abstract_frozen, joined
 from hybridsync.training.optimizer import Optimizer, no_optimizer
 from hybridsync.training.state import TrainState, abstract_state, initial_state
 from hybridsync.training.task import Task
@@ -147,7 +149,8 @@ class Run:
         config.check_unit(self.config.unit_size, division.axes)
         if division.seats == division.size == 1 and devices[0] == jax.local_devices()[0]:
             return self.shared_device
-        leaves = Layout.of(self.abstract_state().params).leaves
+        params = joined(self.abstract_state().params, abstract_frozen(self.task))
+        leaves = Layout.of(params).leaves
         names = {} if self.task.axes is None else self.task.axes()
         places = Places(config, division.axes, {leaf.path: leaf.shape for leaf in leaves}, names)
         for path, why in places.whole.items():
@@ -159,6 +162,7 @@ class Run:
         self, *, donate_parameters: bool, donate_rest: bool = True, placement: Placement | None = None
     ) -> Programs:
         """Return the compiled programs (see `Programs`)."""
+        placement = placement or self.shared_device
         return Programs(
             self.task,
             self.optimizer,
@@ -169,8 +173,23 @@ class Run:
             donate_rest=donate_rest,
             kept=self.kept,
             handling=self.handling,
-            placement=placement or self.shared_device,
+            placement=placement,
+            frozen=self.frozen(placement),
+            micro_steps=self.config.devices.micro_steps,
         )
+
+    def evaluator(self, placement: Placement | None = None, progress: Callable[[], object] = lambda: None) -> Evaluator:
+        """Return what measures states of this run (see `Evaluator`)."""
+        placement = placement or self.shared_device
+        return Evaluator(self.task, placement, progress, self.frozen(placement))
+
+    def frozen(self, placement: Placement) -> Frozen:
+        """Return the leaves that are not trained, the same object for all who compute at a placement."""
+        return self._frozen.setdefault(placement, Frozen(self.task, self.config.seed, placement))
+
+    @functools.cached_property
+    def _frozen(self) -> dict[Placement, Frozen]:
+        return {}
 
     @ends_forks
     def initial_state(self) -> TrainState:

@@ -20,7 +20,7 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,8 +32,10 @@ from jax.core import Tracer
 
 from hybridsync.core.errors import TaskError, described
 from hybridsync.data.source import DeviceBatch, UnitSource
+from hybridsync.devices.rules import ends
 from hybridsync.training.call_flags import IN_TRAINING, Activity, CallFlags, find_flags, takes_flags
 from hybridsync.training.forwarding import changed
+from hybridsync.training.frozen import Path, frozen_leaves, joined, parted
 
 if TYPE_CHECKING:
     from hybridsync.core.units import UnitSet
@@ -112,6 +114,11 @@ class Task:
         `source.augment`. It is the gradient's definition for one unit, on that unit alone. The model state that it
         returns has the leaves that it got, of their types and shapes.
       source: source of the units.
+      frozen: key -> leaves of the model that are not trained, nested dictionaries as the parameters are, without a leaf
+        in common; None: all are trained. Each process makes them itself, from the run's seed or from a file: they are
+        in no state, message or checkpoint. All other functions get them among `params`; `init` does not return them.
+      sums: (params, model_state, batch, key) -> (sums over the batch, model state), of which `loss` is the mean: what
+        parts of a unit add up to (`DeviceConfig.micro_steps`). None: the mean of the parts' losses is taken.
       evaluate: (params, model_state, batch) -> sums over the batch, {"count", "loss", "correct"?, ...};
         `batch` has been through `source.prepare`. None: the run reports no evaluation.
       summarize: (params, model_state, units applied) -> what the summary reports at the end instead of an
@@ -133,9 +140,11 @@ class Task:
     summarize: Callable[[Tree, Tree, UnitSet], dict[str, Any]] | None = None
     model: Callable[[Tree, Tree], Any] | None = None
     axes: Callable[[], dict[str, tuple[Any, ...]]] | None = None
+    frozen: Callable[[jax.Array], Tree] | None = None
+    sums: Callable[[Tree, Tree, DeviceBatch, jax.Array], tuple[Sums, Tree]] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("init", "loss", "evaluate", "summarize", "model", "axes"):
+        for name in ("init", "loss", "evaluate", "summarize", "model", "axes", "frozen", "sums"):
             part = getattr(self, name)
             if not callable(part) and not (part is None and name not in ("init", "loss")):
                 raise TaskError(f"Task.{name} must be a function, got {type(part).__name__}: pass one.")
@@ -147,6 +156,15 @@ class Task:
                 "pass a unit source, such as hybridsync.data.ArraySource(name, {'image': ..., 'label': ...})."
             )
 
+    def whole(self, params: Tree, seed: int) -> Tree:
+        """Return a run's parameters with the frozen leaves among them.
+
+        Args:
+          params: parameters of a run's state.
+          seed: seed of the run.
+        """
+        return joined(params, frozen_leaves(self, seed))
+
     @staticmethod
     def from_nnx(
         model: Callable[[nnx.Rngs], nnx.Module],
@@ -155,6 +173,7 @@ class Task:
         *,
         training: Mapping[str, Any] | None = None,
         evaluation: Mapping[str, Any] | None = None,
+        trainable: nnx.filterlib.Filter = None,
     ) -> Task:
         """Return the task of training a Flax nnx model.
 
@@ -170,14 +189,17 @@ class Task:
           loss: the objective.
           training: what `__call__` is told in training, for a module where that is not found.
           evaluation: what it is told in evaluation; of what is True or False in `training`, the opposite if left out.
+          trainable: filter of the float variables that are trained, such as `nnx.LoRAParam` or a function of (path,
+            variable); the other `nnx.Param`s are frozen (see `Task.frozen`). None trains all float `nnx.Param`s.
 
         Raises:
-          TaskError: `model` is a module and not a function, or does not return a module.
+          TaskError: `model` is a module and not a function, or does not return a module; `trainable` is no filter, or
+            fits no variable.
         """
         if isinstance(model, nnx.Module):
             name = type(model).__name__
             raise TaskError(f"from_nnx got a ready {name}: pass a function, lambda rngs: {name}(..., rngs=rngs).")
-        return _from_apply(_NnxModel(model, CallFlags.given(training, evaluation)), source, loss)
+        return _from_apply(_NnxModel(model, CallFlags.given(training, evaluation), trainable), source, loss)
 
     @staticmethod
     def from_linen(
@@ -188,6 +210,7 @@ class Task:
         *,
         training: Mapping[str, Any] | None = None,
         evaluation: Mapping[str, Any] | None = None,
+        trainable: Callable[[tuple[str, ...], Any], bool] | str | Sequence[str] | None = None,
     ) -> Task:
         """Return the task of training a Flax linen module.
 
@@ -204,10 +227,13 @@ class Task:
             for the source's first example.
           training: what `__call__` is told in training, for a module where that is not found; a layer may then be off.
           evaluation: what it is told in evaluation; of what is True or False in `training`, the opposite if left out.
+          trainable: what of the parameters is trained, the others are frozen (see `Task.frozen`): a function of (path,
+            leaf), or the ends of paths as in `DeviceConfig.paths`, such as "lora_a/kernel". None trains all.
 
         Raises:
           TaskError: `module` is not a linen module, the loss raises on the first example, or `example` or `training`
-            is needed. So does a loss in training where dropout or batch statistics are off.
+            is needed; `trainable` fits no parameter. So does a loss in training where dropout or batch statistics are
+            off.
         """
         if not isinstance(module, linen.Module):
             raise TaskError(f"from_linen got {module!r}, not a linen module: pass an instance, such as Net().")
@@ -215,23 +241,53 @@ class Task:
             inputs, named = _inputs(loss, source)
         else:
             inputs, named = (example if isinstance(example, tuple) else (example,)), {}
-        return _from_apply(_LinenModel(module, inputs, named, CallFlags.given(training, evaluation)), source, loss)
+        model = _LinenModel(module, inputs, named, CallFlags.given(training, evaluation), trainable)
+        return _from_apply(model, source, loss)
 
 
 def _from_apply(adapter: _NnxModel | _LinenModel, source: UnitSource, objective: Objective) -> Task:
     apply = adapter.apply
 
-    def loss(params: Tree, model_state: Tree, batch: DeviceBatch, key: jax.Array) -> tuple[jax.Array, Any]:
+    def sums(params: Tree, model_state: Tree, batch: DeviceBatch, key: jax.Array) -> tuple[Sums, Tree]:
         predict, state_after = apply(params, model_state, key)
-        sums = _checked(objective(predict, batch))
-        metrics = {_MEAN_NAMES.get(name, name): sums[name] / sums["count"] for name in sums if name != "count"}
-        return metrics.pop("loss"), (metrics, state_after())
+        return _checked(objective(predict, batch)), state_after()
+
+    def loss(params: Tree, model_state: Tree, batch: DeviceBatch, key: jax.Array) -> tuple[jax.Array, Any]:
+        found, after = sums(params, model_state, batch, key)
+        metrics = {_MEAN_NAMES.get(name, name): found[name] / found["count"] for name in found if name != "count"}
+        return metrics.pop("loss"), (metrics, after)
 
     def evaluate(params: Tree, model_state: Tree, batch: DeviceBatch) -> Sums:
         predict, _ = apply(params, model_state, None)
         return _checked(objective(predict, batch))
 
-    return Task(adapter.init, loss, source, evaluate, model=adapter.model, axes=adapter.axes)
+    task = Task(adapter.init, loss, source, evaluate, model=adapter.model, axes=adapter.axes, sums=sums)
+    if adapter.trained is None:
+        return task
+    trained = adapter.trained
+
+    def init(key: jax.Array) -> tuple[Tree, Tree]:
+        params, model_state = adapter.init(key)
+        return parted(params, trained)[0], model_state
+
+    return dataclasses.replace(task, init=init, frozen=lambda key: parted(adapter.init(key)[0], trained)[1])
+
+
+def _trained_paths(leaves: dict[Path, Any], is_trained: Callable[[Path], bool], filter_: Any) -> frozenset[Path] | None:
+    """Return the paths of what is trained; None where that is everything.
+
+    Raises:
+      TaskError: it is nothing.
+    """
+    trained = frozenset(filter(is_trained, leaves))
+    if not trained:
+        known = [*map("/".join, leaves)]
+        more = f" and {len(known) - 8} more" if len(known) > 8 else ""
+        raise TaskError(
+            f"trainable={filter_!r} fits none of the model's parameters, which are {', '.join(known[:8])}{more}; "
+            "correct it, or leave it out to train all"
+        )
+    return None if len(trained) == len(leaves) else trained
 
 
 _MEAN_NAMES = {"correct": "accuracy"}
@@ -250,15 +306,18 @@ def _checked(sums: Sums) -> Sums:
 class _NnxModel:
     """A module as pure functions; built abstractly, so a process that never calls `init` can apply it."""
 
-    def __init__(self, model: Callable[[nnx.Rngs], nnx.Module], flags: CallFlags | None) -> None:
+    def __init__(self, model: Callable[[nnx.Rngs], nnx.Module], flags: CallFlags | None, trainable: Any) -> None:
         self._model, self._flags = model, flags
+        is_trained = _is_float_param if trainable is None else _chosen(trainable)
+        is_param = is_trained if trainable is None else nnx.Any(is_trained, nnx.Param)
+        self._filters = (nnx.RngState, nnx.Intermediate, is_param, ...)
         graphs: list[Any] = []
 
         def split() -> Any:
             module = self._build(jax.random.key(0))
             for set_mode in (module.eval, module.train):
                 set_mode()
-                graph, *states = nnx.split(module, *_NNX_FILTERS)
+                graph, *states = nnx.split(module, *self._filters)
                 graphs.append(graph)
             return states
 
@@ -266,9 +325,13 @@ class _NnxModel:
         states = jax.eval_shape(split)
         self._eval_graph, self._train_graph = graphs
         self._rngs, self._sown, self._params, self._rest = (nnx.to_flat_state(state) for state in states)
+        self.trained: frozenset[Path] | None = None
+        if trainable is not None:
+            leaves = {tuple(map(_name, path)): (path, leaf) for path, leaf in self._params}
+            self.trained = _trained_paths(leaves, lambda path: is_trained(*leaves[path]), trainable)
 
     def init(self, key: jax.Array) -> tuple[Tree, Tree]:
-        *_, params, rest = nnx.split(self._build(key), *_NNX_FILTERS)
+        *_, params, rest = nnx.split(self._build(key), *self._filters)
         return _to_tree(nnx.to_flat_state(params)), _to_tree(nnx.to_flat_state(rest))
 
     def apply(
@@ -280,7 +343,29 @@ class _NnxModel:
         takes = self._flags is not None or (callable(module) and takes_flags(type(module).__call__))
         if takes:
             predict = functools.partial(self._tell, module, params, model_state, key)
-        return predict, lambda: _state_after(module, before, model_state)
+        return predict, lambda: self._state_after(module, before, model_state)
+
+    def _state_after(self, module: Any, before: FlatState, model_state: Tree) -> Tree:
+        """Return the model state that calls have left in a module.
+
+        Args:
+          module: module that was called.
+          before: what it was made with.
+          model_state: the same as a tree; keys whose values are as before are those of this one.
+
+        Raises:
+          TaskError: the module has a variable that it did not have before.
+        """
+        known = dict(before)
+        flat: list[tuple[Any, Any]] = []
+        for path, leaf in nnx.to_flat_state(nnx.state(module, *self._filters)[-1]):
+            if path not in known:
+                raise TaskError(
+                    f"the model's call makes {'/'.join(map(_name, path))}, a {type(leaf).__name__} that it does not "
+                    "have when it is made: make it in __init__, or sow it as an nnx.Intermediate, which is not kept"
+                )
+            flat.append((path, _at(model_state, path) if _is_same(_value(leaf), _value(known[path])) else leaf))
+        return _to_tree(flat)
 
     def _module(self, params: Tree, model_state: Tree, key: jax.Array | None) -> tuple[Any, FlatState]:
         """Return the module with these values, and those of them that are model state."""
@@ -375,15 +460,31 @@ def _hold_arrays(module: nnx.Module) -> None:
                     setattr(node, name, nnx.data(value))
 
 
-def _is_trainable(path: tuple[Any, ...], leaf: Any) -> bool:
+def _is_float_param(path: tuple[Any, ...], leaf: Any) -> bool:
     del path
-    if not isinstance(leaf, nnx.Param):
-        return False
-    numbers = jax.tree.leaves(leaf.get_value())
+    return isinstance(leaf, nnx.Param) and _is_float(leaf)
+
+
+def _is_float(leaf: Any) -> bool:
+    numbers = jax.tree.leaves(_value(leaf))
     return bool(numbers) and all(jnp.issubdtype(number.dtype, jnp.inexact) for number in numbers)
 
 
-_NNX_FILTERS = (nnx.RngState, nnx.Intermediate, _is_trainable, ...)
+def _chosen(trainable: Any) -> Callable[[tuple[Any, ...], Any], bool]:
+    """Return whether a variable is one of floats that a user's filter chooses.
+
+    Raises:
+      TaskError: it is no filter.
+    """
+    try:
+        chooses = nnx.filterlib.to_predicate(trainable)
+    except (TypeError, ValueError):  # Flax's own message has a mistake in its format
+        raise TaskError(
+            f"from_nnx got trainable={trainable!r}, which is no filter of nnx: pass a type such as nnx.LoRAParam, or a "
+            "function of (path, variable)"
+        ) from None
+    return lambda path, leaf: _is_float(leaf) and bool(chooses(path, leaf))
+
 
 FlatState = Iterable[tuple[tuple[Any, ...], Any]]
 """Paths with variables, or with the plain arrays that a module has as attributes."""
@@ -451,29 +552,6 @@ def _fill(flat_state: FlatState, tree: Tree) -> list[tuple[tuple[Any, ...], Any]
     ]
 
 
-def _state_after(module: Any, before: FlatState, model_state: Tree) -> Tree:
-    """Return the model state that calls have left in a module.
-
-    Args:
-      module: module that was called.
-      before: what it was made with.
-      model_state: the same as a tree; keys whose values are as before are those of this one.
-
-    Raises:
-      TaskError: the module has a variable that it did not have before.
-    """
-    known = dict(before)
-    flat: list[tuple[Any, Any]] = []
-    for path, leaf in nnx.to_flat_state(nnx.state(module, *_NNX_FILTERS)[-1]):
-        if path not in known:
-            raise TaskError(
-                f"the model's call makes {'/'.join(map(_name, path))}, a {type(leaf).__name__} that it does not have "
-                "when it is made: make it in __init__, or sow it as an nnx.Intermediate, which is not kept"
-            )
-        flat.append((path, _at(model_state, path) if _is_same(_value(leaf), _value(known[path])) else leaf))
-    return _to_tree(flat)
-
-
 def _is_same(new: Any, old: Any) -> bool:
     """Return whether two trees have the same arrays, not only equal ones."""
     (first, first_structure), (second, second_structure) = map(jax.tree.flatten, (new, old))
@@ -484,12 +562,18 @@ class _LinenModel:
     """A linen module as pure functions; what its call is told in training is read off its signature."""
 
     def __init__(
-        self, module: linen.Module, inputs: tuple[Any, ...], named: dict[str, Any], flags: CallFlags | None
+        self,
+        module: linen.Module,
+        inputs: tuple[Any, ...],
+        named: dict[str, Any],
+        flags: CallFlags | None,
+        trainable: Any = None,
     ) -> None:
         self._module = module
         self._inputs, self._named = inputs, named
         self._checks_layers = flags is None
         self._flags = flags or find_flags(type(module).__call__, len(inputs), named, self._activity)
+        self.trained = None if trainable is None else self._trained_paths(trainable)
 
     def init(self, key: jax.Array) -> tuple[Tree, Tree]:
         params, state = self._variables(key, self._flags)
@@ -523,6 +607,17 @@ class _LinenModel:
         leaves = jax.tree_util.tree_leaves_with_path(boxed, is_leaf=lambda x: isinstance(x, linen.meta.AxisMetadata))
         named = {jax.tree_util.keystr(keys, simple=True, separator="/"): getattr(x, "names", ()) for keys, x in leaves}
         return {path.removeprefix("params/"): tuple(names) for path, names in named.items() if names}
+
+    def _trained_paths(self, trainable: Any) -> frozenset[Path] | None:
+        params, _ = jax.eval_shape(lambda: self._variables(jax.random.key(0), self._flags))
+        found = jax.tree_util.tree_leaves_with_path(params)
+        leaves = {tuple(str(entry.key) for entry in path): leaf for path, leaf in found}
+        if callable(trainable):
+            return _trained_paths(leaves, lambda path: bool(trainable(path, leaves[path])), trainable)
+        paths: set[Path] = set()
+        for ending in (trainable,) if isinstance(trainable, str) else trainable:
+            paths.update(_trained_paths(leaves, lambda path: ends("/".join(path), ending), ending) or leaves)  # noqa: B023
+        return _trained_paths(leaves, paths.__contains__, trainable)
 
     def _boxed(self, key: jax.Array, flags: CallFlags) -> dict[str, Any]:
         kept = linen.DenyList(("intermediates", "perturbations"))

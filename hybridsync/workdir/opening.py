@@ -110,9 +110,8 @@ class Opening:
         """Write down that the run starts, with `fields`, what was lost before, and what was found damaged."""
         recorder.events.elapsed.not_before(self.t)
         quarantined = [list(step) for step in self.quarantined]
-        recorder.events.write(
-            "run_started", phase=self.phase_number, reason=self.reason, quarantined=quarantined, **fields
-        )
+        fields = {"micro_steps": self.run.config.devices.micro_steps, "quarantined": quarantined, **fields}
+        recorder.events.write("run_started", phase=self.phase_number, reason=self.reason, **fields)
         if self.rolled_back:
             units = self.ledger.num_applied
             recorder.events.write("rollback", phase=self.phase_number, to_units=units, rolled_back=self.rolled_back)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 TRACED_BY = ("hybridsync", "jax", "jaxlib", "flax", "optax")
@@ -24,6 +24,7 @@ class Trained:
       gradient: digest of a unit's gradient as it is traced: model, loss and augmentation, at `unit_size`.
       update: digest of the optimizer's update as it is traced.
       unit_size: examples of a unit.
+      frozen: digest of each leaf of the model that is not trained, by its path.
     """
 
     values: Mapping[str, str]
@@ -31,6 +32,7 @@ class Trained:
     gradient: str
     update: str
     unit_size: int
+    frozen: Mapping[str, str] = field(default_factory=dict)
 
 
 def changes(
@@ -49,6 +51,7 @@ def changes(
     constant = len({*saved["rates"]}) == len({*now.rates}) == 1
     if saved["unit_size"] == now.unit_size or constant:  # else the places of a schedule are elsewhere
         yield from _rate_changes(saved["rates"], now.rates, workload)
+    yield from _frozen_changes(saved.get("frozen", {}), now.frozen)
     if not comparable:
         return
     gradient = now.gradient if saved["unit_size"] == now.unit_size else gradient_of(saved["unit_size"])
@@ -58,6 +61,13 @@ def changes(
     ):
         if before and after and before != after:  # a program may have none
             yield f"{what}: its digest was {before}, is {after}"
+
+
+def _frozen_changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    found = [path for path in sorted(before.keys() | now.keys()) if before.get(path) != now.get(path)]
+    if found:
+        path, more = found[0], f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        yield (f"frozen leaf {path}{more}: its digest was {before.get(path, 'nothing')}, is {now.get(path, 'nothing')}")
 
 
 def _value_changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:

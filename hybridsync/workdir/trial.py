@@ -23,6 +23,7 @@ from hybridsync.data.source import HostBatch, UnitSource
 from hybridsync.server.divisibility import check_divisible
 from hybridsync.training.compiled_programs import Parameters, traced_unit_gradient
 from hybridsync.training.evaluation import BATCH_EXAMPLES
+from hybridsync.training.frozen import abstract_frozen, digests, frozen_leaves, joined
 from hybridsync.training.program_digest import digest
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
@@ -53,7 +54,9 @@ def try_functions(run: Run) -> Trained:
     functions = [name for name, value in optimizer.hyperparameters.items() if callable(value)]
     values = {name: text for name, text in optimizer.stated_values().items() if name not in functions}
     values |= {"clip": repr(optimizer.clip), "per": optimizer.per}
-    return Trained(values, rates, gradient, digest(update), config.unit_size)
+    values |= {"master": "True"} if optimizer.master else {}
+    frozen = digests(frozen_leaves(guarded.task, config.seed))
+    return Trained(values, rates, gradient, digest(update), config.unit_size, frozen)
 
 
 def gradient_digest(run: Run, unit_size: int) -> str:
@@ -74,6 +77,8 @@ def _gradient(run: Run, state: TrainState, batch: HostBatch) -> str:
             if not run.shared_device.axes:
                 raise
             traced = run.shared_device.traced(traced_unit_gradient)(*arguments)
+        if (micro_steps := run.config.devices.micro_steps) > 1:  # what they compute is the same, so they may change
+            run.shared_device.traced(traced_unit_gradient)(*arguments, micro_steps)
     return digest(traced)
 
 
@@ -90,11 +95,11 @@ def _try_evaluation(run: Run, state: TrainState) -> None:
     _check_fields(batch, "a batch of the source's held-out examples")
     evaluate, prepare = task.evaluate, task.source.prepare
 
-    def sums(params: Any, model_state: Any, batch: Any) -> Any:
-        return evaluate(params, model_state, prepare(batch))
+    def sums(params: Any, model_state: Any, batch: Any, frozen: Any) -> Any:
+        return evaluate(joined(params, frozen), model_state, prepare(batch))
 
     with _trying("Task.evaluate", TaskError):
-        jax.eval_shape(run.shared_device.traced(sums), state.params, state.model_state, batch)
+        jax.eval_shape(run.shared_device.traced(sums), state.params, state.model_state, batch, abstract_frozen(task))
 
 
 # --- what each function must return ---
@@ -185,9 +190,11 @@ def _guarded(task: Task) -> Task:
     return dataclasses.replace(
         task,
         init=_named(task.init, "task.init", TaskError),
+        frozen=task.frozen and _named(task.frozen, "task.frozen", TaskError),
         loss=_named(task.loss, "Task.loss", TaskError, _check_loss),
         source=_GuardedSource(task.source),
         evaluate=evaluate,
+        sums=task.sums and _named(task.sums, "Task.sums", TaskError),
     )
 
 

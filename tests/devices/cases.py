@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import threading
@@ -278,3 +279,17 @@ def replayed(folder: str) -> list[Any]:
     """Compute the run in the folder again, and return the first difference and the number of updates."""
     found = replay(read_record(Path(folder)), mlp_trainer("bsp:50%,asp", 48)._run)
     return [found.difference, found.updates]
+
+
+def trained_parts(kind: str) -> tuple[dict[str, str], float]:
+    """Train a part of a decoder on meshes; returns the places of what is frozen, and how far one step is off."""
+    run = dataclasses.replace(run_of(kind), task=decoder(kind, trainable=("norm/scale", "norm/bias", "qkv/kernel")))
+    programs, _ = programs_of(run)
+    alone = run.programs(donate_parameters=False)
+    start = jax.device_get(run.initial_state())
+    after, other = (jax.device_get(stepped(each, start, range(2))) for each in (programs, alone))
+    leaves = zip(jax.tree.leaves(after.params), jax.tree.leaves(other.params), strict=True)
+    first, second = (programs.frozen.at(worker) for worker in range(2))
+    assert places(first) == places(second)
+    assert {device.id for leaf in jax.tree.leaves(second) for device in leaf.sharding.device_set} == {4, 5, 6, 7}
+    return places(first), max(float(np.abs(ours - theirs).max()) for ours, theirs in leaves)

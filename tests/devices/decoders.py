@@ -12,6 +12,7 @@ from flax import linen, nnx
 from jax.sharding import PartitionSpec
 
 from hybridsync.data import ArraySource
+from hybridsync.devices.rules import ends
 from hybridsync.training.task import Task, language_model
 
 NUM_TOKENS, DIM, LENGTH, HEADS = 64, 32, 16, 4
@@ -42,16 +43,22 @@ def source() -> ArraySource:
     return ArraySource("windows", {"tokens": tokens.astype(np.int32)}, {"tokens": tokens[:32].astype(np.int32)})
 
 
-def decoder(kind: str, *, annotated: bool = True) -> Task:
+def decoder(kind: str, *, annotated: bool = True, trainable: tuple[str, ...] = ()) -> Task:
     """Return the task of the decoder.
 
     Args:
       kind: "nnx" or "linen".
       annotated: whether its leaves have names for their dimensions.
+      trainable: ends of the paths of what is trained; () trains all.
     """
     if kind == "linen":
-        return Task.from_linen(LinenDecoder(annotated), source(), language_model)
-    return Task.from_nnx(lambda rngs: NnxDecoder(annotated, rngs=rngs), source(), language_model)
+        return Task.from_linen(LinenDecoder(annotated), source(), language_model, trainable=trainable or None)
+
+    def chosen(path: tuple[Any, ...], leaf: Any) -> bool:
+        return any(ends("/".join(map(str, path)), each) for each in trainable)
+
+    filter_ = chosen if trainable else None
+    return Task.from_nnx(lambda rngs: NnxDecoder(annotated, rngs=rngs), source(), language_model, trainable=filter_)
 
 
 def _attended(qkv: jax.Array) -> jax.Array:

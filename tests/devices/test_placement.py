@@ -90,3 +90,11 @@ def test_a_model_may_divide_its_activations_and_is_measured_where_it_trains(
     on_devices: OnDevices, num_devices: int, mesh: dict[str, int]
 ) -> None:
     assert on_devices("loss_of_a_model_with_constraints", num_devices, mesh) < 4.3
+
+
+@pytest.mark.parametrize("kind", ["nnx", "linen"])
+def test_frozen_leaves_lie_where_parameters_would(on_devices: OnDevices, kind: str) -> None:
+    found, farthest = on_devices("trained_parts", kind)
+    frozen = {path: place for path, place in PLACES.items() if path not in ("norm/scale", "norm/bias", "qkv/kernel")}
+    assert found == frozen
+    assert farthest <= 1e-6

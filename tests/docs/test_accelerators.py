@@ -16,7 +16,9 @@ from hybridsync import DeviceConfig
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "accelerators.md").read_text()
 RUN_SECS = 280.0
+pytestmark = pytest.mark.timeout(RUN_SECS + 20)
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+LORA = next(at for at, block in enumerate(BLOCKS) if "LoRA" in block)
 
 
 def run(folder: Path, blocks: list[str], num_devices: int) -> list[float]:
@@ -37,15 +39,16 @@ def run(folder: Path, blocks: list[str], num_devices: int) -> list[float]:
     return [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("accuracy")]
 
 
-@pytest.mark.timeout(300)
 def test_blocks_run_on_eight_devices_and_the_models_learn(tmp_path: Path) -> None:
-    accuracies = run(tmp_path, BLOCKS, 8)
+    accuracies = run(tmp_path, BLOCKS[:LORA], 8)
     assert len(accuracies) == 2
     assert min(accuracies) >= 0.85
 
 
-def test_the_first_block_runs_on_one_device(tmp_path: Path) -> None:
-    assert run(tmp_path, BLOCKS[:1], 1)[0] >= 0.85
+def test_blocks_that_need_no_mesh_run_on_one_device(tmp_path: Path) -> None:
+    accuracies = run(tmp_path, [BLOCKS[0], *BLOCKS[LORA:]], 1)
+    assert len(accuracies) == 3
+    assert min(accuracies) >= 0.85
 
 
 def test_the_table_has_every_field() -> None:

@@ -29,7 +29,6 @@ from hybridsync.policies.straggler_detector import detector_of
 from hybridsync.storage import apply_log
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.training.buffer_layout import Layout
-from hybridsync.training.evaluation import Evaluator
 from hybridsync.training.snapshot import CommittedState, SnapshotBuffer
 from hybridsync.training.state import TrainState
 from hybridsync.workdir.opening import Opening, start_snapshot
@@ -140,7 +139,7 @@ class ChiefRole:
             hooks=[*hooks],
             switches=opening.switches,
         )
-        evaluator = Evaluator(run.task, placement or run.shared_device)
+        evaluator = run.evaluator(placement)
         self._committer = Committer(
             *(opening.store, self._layout, holder_at, evaluator, clock, self.committed.store, watchdog),
             elsewhere=partial(self._measured_by_a_worker, evaluator_at) if evaluator_at else None,
