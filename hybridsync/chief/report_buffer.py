@@ -32,6 +32,7 @@ class ReportBuffer:
       unfit: workers whose place stays empty from now on.
       decisions: changes of the stragglers: which worker is one from now on, and which no longer.
       stops: reasons for which the run's user stops it.
+      sharers: workers that compute on devices of each other, where these have changed.
     """
 
     loss_sum: float = 0.0
@@ -51,6 +52,7 @@ class ReportBuffer:
     unfit: list[RoleEvent] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     stops: list[str] = field(default_factory=list)
+    sharers: frozenset[int] = frozenset()
 
     def add(self, report: Report, offset: float) -> None:
         """Add a report of a role whose clock lacks `offset` seconds to the chief's."""

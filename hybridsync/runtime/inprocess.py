@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+import jax
 from absl import logging
 
 from hybridsync import __version__
@@ -215,6 +216,9 @@ class InProcess:
                 self._communicators[phase.id] = self._collectives.communicator(phase)
             return self._communicators[phase.id]
 
-    @staticmethod
-    def _hello(role: str, role_id: int, address: str, schema: str) -> Hello:
-        return Hello(role, role_id, os.getpid(), socket.gethostname(), address, schema, __version__)
+    def _hello(self, role: str, role_id: int, address: str, schema: str) -> Hello:
+        on_cpu = self._opening.run.config.devices.platform == "cpu" or jax.default_backend() == "cpu"
+        has_accelerator = role == "worker" and not on_cpu
+        devices = (f"seat {role_id % self._programs.placement.num_seats}",) if has_accelerator else ()
+        who = Hello(role, role_id, os.getpid(), socket.gethostname(), address, schema, __version__)
+        return replace(who, devices=devices)
