@@ -30,7 +30,7 @@ from hybridsync.runtime.heartbeat import (
 from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.runtime.wiring.collectives import collectives_of
 from hybridsync.runtime.wiring.transport import transport_of
-from hybridsync.runtime.wiring.worker import worker_loop, worker_recorder
+from hybridsync.runtime.wiring.worker import unit_tracer, worker_loop, worker_recorder
 from hybridsync.security.keyring import Keyring
 from hybridsync.server.partition import partition
 from hybridsync.storage.apply_log import open_apply_log
@@ -44,6 +44,7 @@ from hybridsync.transport.link import Services
 from hybridsync.worker.link import ServerLink
 from hybridsync.worker.loop import WorkerLoop
 from hybridsync.worker.replica import Replica
+from hybridsync.worker.unit_tracer import WRITE_SECS
 
 JOIN_SECS = 300.0
 REPORT_SECS = 0.5
@@ -136,6 +137,7 @@ def run_worker(
     def link_of(phase: Phase) -> ServerLink:
         return transport.link(phase.servers, partition(programs, run.config.servers, phase.protocol.wire_dtype))
 
+    tracer = unit_tracer(run, f"worker-{spec.role_id}")
     with ThreadPoolExecutor(1, "leases") as ahead:
         loop = worker_loop(
             run,
@@ -147,6 +149,7 @@ def run_worker(
             communicator_of=collectives.communicator,
             link_of=link_of,
             ahead=ahead,
+            tracer=tracer,
         )
         recorder.incarnation = chief.register().incarnation
 
@@ -161,6 +164,9 @@ def run_worker(
         heartbeat.start()
         with watchdog.work("the loop over phases", TRAINING_SECS):
             loop.run()
+        if tracer is not None:
+            with watchdog.work("writing a trace", WRITE_SECS + SLACK_SECS):
+                tracer.close()
     heartbeat.stop()
     serving.stop()
     return 0
