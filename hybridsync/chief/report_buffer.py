@@ -22,6 +22,7 @@ class ReportBuffer:
       compile_secs: compilation time of all roles together, in seconds.
       compute_secs: worker -> seconds.
       wait_secs: worker -> seconds that it waited for others or for a transfer.
+      peak_secs: worker -> seconds that its units would have taken at the peak of its devices.
       sent_bytes, received_bytes: worker -> bytes of gradients and states.
       applied_by: (host, worker) -> units that were applied while that worker had them there.
       spans: (role, id, spans, seconds that its clock lacks to the chief's).
@@ -41,6 +42,7 @@ class ReportBuffer:
     compile_secs: float = 0.0
     compute_secs: dict[int, float] = field(default_factory=dict)
     wait_secs: dict[int, float] = field(default_factory=dict)
+    peak_secs: dict[int, float] = field(default_factory=dict)
     sent_bytes: dict[int, int] = field(default_factory=dict)
     received_bytes: dict[int, int] = field(default_factory=dict)
     applied_by: Counter[HostWorker] = field(default_factory=Counter)
@@ -63,6 +65,8 @@ class ReportBuffer:
         if report.role == "worker":
             self.compute_secs[report.id] = self.compute_secs.get(report.id, 0.0) + report.compute_secs
             self.wait_secs[report.id] = self.wait_secs.get(report.id, 0.0) + report.wait_secs
+            if report.peak_secs:
+                self.peak_secs[report.id] = self.peak_secs.get(report.id, 0.0) + report.peak_secs
             self.sent_bytes[report.id] = self.sent_bytes.get(report.id, 0) + report.sent_bytes
             self.received_bytes[report.id] = self.received_bytes.get(report.id, 0) + report.received_bytes
         if report.spans:

@@ -19,6 +19,7 @@ from hybridsync.worker.prefetch import Prefetch
 from hybridsync.worker.requests import ComputeUnit, LeaseUnits, SendPart
 from hybridsync.worker.stats import WorkerRecorder
 from hybridsync.worker.unit_tracer import UnitTracer
+from hybridsync.worker.utilisation import peak_secs
 
 
 def nothing(contribution: Any) -> None:
@@ -75,6 +76,10 @@ class WorkerContext:
         jax.block_until_ready(contribution)
         if self.tracer is not None:
             self.tracer.end()
+        if recorder.unit_peak_secs is None:
+            recorder.unit_peak_secs = peak_secs(
+                self.programs, contribution, parameters, unit, wire=wire, worker=self.worker
+            )
         prepare(contribution)
         if self.emulation.active:
             recorder.emulating()

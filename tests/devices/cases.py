@@ -113,6 +113,20 @@ def staged_shards() -> dict[str, Any]:
     }
 
 
+def flops_of_a_unit() -> tuple[float, float, list[str]]:
+    """Return the operations of a device for a unit on one device, and on a mesh of four, and what was compiled."""
+    run = run_of("size")
+    found, compiled = [], []
+    for programs in (run.programs(donate_parameters=False), programs_of(run)[0]):
+        state = programs.placement.put(run.initial_state())
+        parameters = Parameters(state.params, state.model_state)
+        jax.block_until_ready(programs.gradient(parameters, 0))
+        with count_compilations() as names:
+            found.append(programs.gradient_flops(parameters, 1))
+        compiled += names
+    return found[0], found[1], compiled
+
+
 def where_leaves_lie(kind: str) -> tuple[dict[str, str], dict[str, str], Any]:
     """Return the places of a state's parameters and optimizer state after an update, and each worker's device ids."""
     run = run_of(kind)

@@ -58,6 +58,14 @@ def test_an_interval_says_how_long_each_worker_computed_and_waited(harness: Harn
     assert (second["compute_secs"], second["wait_secs"]) == ({}, {}), "nobody has reported since"
 
 
+def test_an_interval_says_which_share_of_a_devices_peak_a_worker_used(harness: Harness) -> None:
+    harness.after(0.5, reports=ReportBuffer(peak_secs={0: 0.25, 3: 0.125}))
+    harness.after(0.5, reports=ReportBuffer(peak_secs={0: 0.25}))
+    harness.after(1.0)
+    first, second = harness.metrics()
+    assert (first["mfu"], second["mfu"]) == ({"0": 0.5, "3": 0.125}, {})
+
+
 def test_a_resumed_run_counts_its_first_interval_from_where_it_resumed(make_harness: Callable[..., Harness]) -> None:
     harness = make_harness(applied=40)
     harness.after(2.0, num_applied=44)
