@@ -319,7 +319,7 @@ class _Placed:
 
     def __init__(self, placement: DevicePlacement, function: Callable, options: dict[str, Any]) -> None:
         self._placement, self._function, self._options = placement, function, options
-        self._compiled: dict[Any, Callable] = {}
+        self._compiled: dict[Any, Any] = {}
         self._lock = threading.Lock()
 
     def __call__(self, *args: Any, **static: Any) -> Any:
