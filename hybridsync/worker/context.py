@@ -78,7 +78,7 @@ class WorkerContext:
             self.tracer.end()
         if recorder.unit_peak_secs is None:
             recorder.unit_peak_secs = peak_secs(
-                self.programs, contribution, parameters, unit, wire=wire, worker=self.worker
+                self.programs, contribution, parameters, batch, wire=wire, worker=self.worker
             )
         prepare(contribution)
         if self.emulation.active:

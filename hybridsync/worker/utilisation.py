@@ -12,7 +12,7 @@ from hybridsync.training.compiled_programs import Parameters, Programs
 
 
 def peak_secs(
-    programs: Programs, contribution: Any, parameters: Parameters, unit: int, *, wire: str, worker: int
+    programs: Programs, contribution: Any, parameters: Parameters, batch: dict[str, Any], *, wire: str, worker: int
 ) -> float:
     """Return the seconds of a unit at the peak of its devices; 0 where that is not known, as on a CPU.
 
@@ -20,7 +20,7 @@ def peak_secs(
       programs: programs of the run.
       contribution: contribution of the unit, which has been computed.
       parameters: parameters that it was computed on.
-      unit: unit of the contribution.
+      batch: raw examples of its unit.
       wire: number format of the contribution.
       worker: worker that computed it.
     """
@@ -29,7 +29,7 @@ def peak_secs(
     if not peak:
         return 0.0
     try:
-        return programs.gradient_flops(parameters, unit, wire, worker) / peak
+        return programs.gradient_flops(parameters, batch, wire, worker) / peak
     except Exception as error:  # noqa: BLE001 a backend that counts none: no reason to end
         logging.warning("The use of %s is not measured: XLA counts no operations (%s).", device.device_kind, error)
         return 0.0

@@ -121,8 +121,9 @@ def flops_of_a_unit() -> tuple[float, float, list[str]]:
         state = programs.placement.put(run.initial_state())
         parameters = Parameters(state.params, state.model_state)
         jax.block_until_ready(programs.gradient(parameters, 0))
+        batch = programs.batch(1)
         with count_compilations() as names:
-            found.append(programs.gradient_flops(parameters, 1))
+            found.append(programs.gradient_flops(parameters, batch))
         compiled += names
     return found[0], found[1], compiled
 

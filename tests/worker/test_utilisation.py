@@ -31,8 +31,9 @@ def test_a_unit_takes_its_operations_at_the_peak_and_nothing_is_compiled_for_it(
     programs, state = programs_of(mlp_task(), plain_sgd(0.1)), initial_state(mlp_task(), plain_sgd(0.1), 0)
     parameters = Parameters(state.params, state.model_state)
     contribution = jax.block_until_ready(programs.gradient(parameters, 3, wire))
+    batch = programs.batch(4)
     with count_compilations() as compiled:
-        secs = peak_secs(programs, contribution, parameters, 4, wire=wire, worker=0)
+        secs = peak_secs(programs, contribution, parameters, batch, wire=wire, worker=0)
     assert compiled == []
     weights = sum(leaf.size for leaf in jax.tree.leaves(state.params) if leaf.ndim == 2)
     at_least = 4 * UNIT_SIZE * weights / 1e6  # forward, and backward to the weights
@@ -42,7 +43,7 @@ def test_a_unit_takes_its_operations_at_the_peak_and_nothing_is_compiled_for_it(
 def test_of_a_device_without_a_known_peak_xla_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     programs = programs_of(mlp_task(), plain_sgd(0.1))
     monkeypatch.setattr(programs, "gradient_flops", lambda *_: pytest.fail("a CPU has no known peak"))
-    assert peak_secs(programs, {"w": jnp.ones(2)}, Parameters({}, {}), 0, wire=FLOAT32, worker=0) == 0.0
+    assert peak_secs(programs, {"w": jnp.ones(2)}, Parameters({}, {}), {}, wire=FLOAT32, worker=0) == 0.0
 
 
 def test_a_backend_that_counts_nothing_ends_no_run(known_peak: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +52,7 @@ def test_a_backend_that_counts_nothing_ends_no_run(known_peak: None, monkeypatch
 
     programs = programs_of(mlp_task(), plain_sgd(0.1))
     monkeypatch.setattr(programs, "gradient_flops", fail)
-    assert peak_secs(programs, {"w": jnp.ones(2)}, Parameters({}, {}), 0, wire=FLOAT32, worker=0) == 0.0
+    assert peak_secs(programs, {"w": jnp.ones(2)}, Parameters({}, {}), {}, wire=FLOAT32, worker=0) == 0.0
 
 
 @pytest.mark.parametrize("plan", ["bsp", "asp"])
