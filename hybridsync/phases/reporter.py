@@ -115,6 +115,7 @@ class Reporter:
         self.guests = Guests(self.event, self.show_line, chief.preempt, clock)
         self._stragglers: set[int] = set()
         self._orders_told = _newest_order(told)
+        self._sharers: frozenset[int] = frozenset()
         self._has_said_sharing = False
 
     # --- what the controller reports ---
@@ -380,12 +381,15 @@ class Reporter:
         for event in reports.unfit:
             self.event("worker_quarantined", worker=event.id, reason=event.reason)
             self.show_line(f"worker {event.id} is quarantined, the others go on without it: {event.reason}")
-        if reports.sharers and self._run.config.policy.detects and not self._has_said_sharing:
+        self._sharers |= reports.sharers
+        if self._sharers and self._phase is not None and not self._has_said_sharing:  # all have registered by then
             self._has_said_sharing = True
-            self.show_line(
-                f"workers {', '.join(map(str, sorted(reports.sharers)))} share devices: their compute times include "
-                "each other's, so none of them is held for a straggler"
-            )
+            if self._run.config.policy.detects:
+                workers = ", ".join(map(str, sorted(self._sharers)))
+                self.show_line(
+                    f"workers {workers} share devices: their compute times include each other's, so none of them is "
+                    "held for a straggler"
+                )
         for decision in reports.decisions:
             self._judged(decision)
         for order in self._chief.orders.take_news():

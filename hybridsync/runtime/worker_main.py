@@ -16,6 +16,7 @@ from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_FAILED, HybridSyncError
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.work_deadlines import COMPILE_SECS, SLACK_SECS, TRAINING_SECS, Watching
+from hybridsync.devices.placement import local_devices
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import ReportReply
@@ -94,7 +95,8 @@ def run_worker(
     recorder = worker_recorder(run, spec.role_id, clock)
     recorder.at_unit, recorder.watchdog = at_unit, watchdog
     CompileTimer(recorder.compiled, watchdog)
-    programs = run.programs(donate_parameters=True, placement=run.placement(jax.local_devices(), 1))
+    devices = local_devices(run.config.devices.platform)  # asked for by name: JAX may have fallen back to the CPU
+    programs = run.programs(donate_parameters=True, placement=run.placement(devices, 1))
     collectives = make_collectives(programs)
     with watchdog.work("compiling the programs", COMPILE_SECS):
         local_updates = {stage.change(run.config.workers) == "replace" for stage in run.stages if stage.local_updates}
