@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable
@@ -38,8 +39,10 @@ def hello(
     schema: str = "schema",
     restart_count: int = 0,
     role_state: RoleState | None = None,
+    devices: tuple[str, ...] = (),
 ) -> Hello:
-    return Hello(role, worker, pid, "host", f"{role}:{worker}", schema, __version__, restart_count, role_state)
+    who = Hello(role, worker, pid, "host", f"{role}:{worker}", schema, __version__, restart_count, role_state)
+    return dataclasses.replace(who, devices=devices)
 
 
 def phase_of(

@@ -161,6 +161,16 @@ class RunMembership:
         """Return the host where a worker runs, or ran last; "" of one that has never been here."""
         return self._worker_hosts.get(worker, "")
 
+    def sharers(self) -> frozenset[int]:
+        """Return the live workers that compute on a device of another one."""
+        by_device: dict[tuple[str, str], set[int]] = {}
+        for worker in self.workers.ids():
+            member = self.workers.get(worker)
+            assert member is not None
+            for device in member.hello.devices:
+                by_device.setdefault((member.hello.host, device), set()).add(worker)
+        return frozenset().union(*(workers for workers in by_device.values() if len(workers) > 1))
+
     def leave(self, role: str, role_id: int) -> Member | None:
         """Remove a process, with what it held; its incarnation is refused from now on."""
         if role == "server":

@@ -22,6 +22,7 @@ class ReportBuffer:
       compile_secs: compilation time of all roles together, in seconds.
       compute_secs: worker -> seconds.
       wait_secs: worker -> seconds that it waited for others or for a transfer.
+      peak_secs: worker -> seconds that its units would have taken at the peak of its devices.
       sent_bytes, received_bytes: worker -> bytes of gradients and states.
       applied_by: (host, worker) -> units that were applied while that worker had them there.
       spans: (role, id, spans, seconds that its clock lacks to the chief's).
@@ -32,6 +33,7 @@ class ReportBuffer:
       unfit: workers whose place stays empty from now on.
       decisions: changes of the stragglers: which worker is one from now on, and which no longer.
       stops: reasons for which the run's user stops it.
+      sharers: workers that compute on devices of each other, where these have changed.
     """
 
     loss_sum: float = 0.0
@@ -40,6 +42,7 @@ class ReportBuffer:
     compile_secs: float = 0.0
     compute_secs: dict[int, float] = field(default_factory=dict)
     wait_secs: dict[int, float] = field(default_factory=dict)
+    peak_secs: dict[int, float] = field(default_factory=dict)
     sent_bytes: dict[int, int] = field(default_factory=dict)
     received_bytes: dict[int, int] = field(default_factory=dict)
     applied_by: Counter[HostWorker] = field(default_factory=Counter)
@@ -51,6 +54,7 @@ class ReportBuffer:
     unfit: list[RoleEvent] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     stops: list[str] = field(default_factory=list)
+    sharers: frozenset[int] = frozenset()
 
     def add(self, report: Report, offset: float) -> None:
         """Add a report of a role whose clock lacks `offset` seconds to the chief's."""
@@ -61,6 +65,8 @@ class ReportBuffer:
         if report.role == "worker":
             self.compute_secs[report.id] = self.compute_secs.get(report.id, 0.0) + report.compute_secs
             self.wait_secs[report.id] = self.wait_secs.get(report.id, 0.0) + report.wait_secs
+            if report.peak_secs:
+                self.peak_secs[report.id] = self.peak_secs.get(report.id, 0.0) + report.peak_secs
             self.sent_bytes[report.id] = self.sent_bytes.get(report.id, 0) + report.sent_bytes
             self.received_bytes[report.id] = self.received_bytes.get(report.id, 0) + report.received_bytes
         if report.spans:

@@ -277,11 +277,19 @@ class RunState:
             self.break_phase(f"server {role_id} was lost ({reason})")
         self.condition.notify_all()
 
+    def note_devices(self) -> None:
+        """Have the detector judge no worker whose device computes for another one, too."""
+        sharers = self.members.sharers()
+        if sharers != self.detector.excluded:
+            self.detector.exclude(sharers)
+            self.reports.sharers = sharers
+
     def _lose_worker(self, member: Member, reason: str) -> None:
         worker, phase = member.hello.id, self.leases.phase
         in_phase = phase is not None and worker in phase.members and worker not in self.phase_members.back
         self.leases.release_worker(worker)
         self.detector.forget(worker)
+        self.note_devices()
         self.phase_members.remove_worker(worker)
         self.fenced.append((worker, member.incarnation))
         if in_phase and self.leases.mode.breaks_at_loss_of("worker"):

@@ -77,6 +77,7 @@ class ChiefService:
                 state.remove_role(hello.role, hello.id, "replaced by a newer process")
             state.credit_hosts()  # before it joins: it may come from another host
             member = members.join(hello, self._clock.monotonic())
+            state.note_devices()
             if hello.role_state is not None:
                 if hello.role == "worker" and not state.restarted:  # too late for the phase's adoption
                     state.adopt_phase(hello.id, hello.role_state)

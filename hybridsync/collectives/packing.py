@@ -76,7 +76,7 @@ class FlatPart:
 
     def split(self, part: AveragedPart, into: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Pack a part `into` a buffer, or the own one; returns its float32 and int32 numbers, views of that."""
-        return self.flat.split(jax.device_get(self._lists(part)), into)
+        return self.flat.split(self._lists(part), into)
 
     def join(self, floats: np.ndarray, ints: np.ndarray) -> AveragedPart:
         """Return the part of a sum's two buffers, on the default device, in memory of its own."""

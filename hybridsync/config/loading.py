@@ -180,8 +180,8 @@ def explained(file: Path, error: Exception | SystemExit) -> ConfigError:
         return ConfigError(f"{error.filename or file}, line {error.lineno}: {error.msg}; correct the file")
     if isinstance(error, RuntimeError | AssertionError) and (why := _without_devices(error)):
         return ConfigError(
-            f"JAX has no devices: {why}. Name a platform that is there with JAX_PLATFORMS. Where processes share a "
-            "GPU, set XLA_PYTHON_CLIENT_MEM_FRACTION to each one's part of its memory."
+            f"JAX has no devices: {why}. Name a platform that is there with JAX_PLATFORMS. Where a GPU is not "
+            "HybridSync's alone, set XLA_CLIENT_MEM_FRACTION to the share of its memory that it may take."
         )
     where = users_line(error) or str(file)
     if isinstance(error, ConfigError):

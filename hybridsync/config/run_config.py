@@ -6,6 +6,7 @@ Traceback (most recent call last):
 hybridsync.core.errors.ConfigError: workers must be at least 1, got 0; give the run a worker
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -148,6 +149,7 @@ class TelemetryConfig:
         timeline: write timeline.json.
         evaluate_units: units between evaluations; 0 evaluates at phase ends and the end only. One is made at a time:
             places that pass meanwhile have none, and the event `evaluation_skipped` says so.
+        trace_units: units that JAX's profiler traces, as first:stop without the last, such as 100:110; "" for none.
 
     Raises:
         ConfigError: a value is out of range.
@@ -157,9 +159,15 @@ class TelemetryConfig:
     apply_log: bool = False
     timeline: bool = True
     evaluate_units: int = 0
+    trace_units: str = ""
 
     def __post_init__(self) -> None:
         check_types(self, "telemetry.")
+        if self.trace_units and not self.traced:
+            raise ConfigError(
+                f"telemetry.trace_units is {self.trace_units!r}, which names no units; write first:stop with a first "
+                "unit of 0 or more that is below the other, such as 100:110"
+            )
         require(self.log_secs > 0, "telemetry.log_secs", "above 0", self.log_secs, "raise it")
         require(
             self.evaluate_units >= 0,
@@ -168,6 +176,12 @@ class TelemetryConfig:
             self.evaluate_units,
             "0 evaluates at phase ends only",
         )
+
+    @property
+    def traced(self) -> range:
+        """The units to trace."""
+        found = re.fullmatch(r"(\d{1,18}):(\d{1,18})", self.trace_units, re.ASCII)
+        return range(*map(int, found.groups())) if found else range(0)
 
 
 @checked

@@ -319,7 +319,7 @@ class _Placed:
 
     def __init__(self, placement: DevicePlacement, function: Callable, options: dict[str, Any]) -> None:
         self._placement, self._function, self._options = placement, function, options
-        self._compiled: dict[Any, Callable] = {}
+        self._compiled: dict[Any, Any] = {}
         self._lock = threading.Lock()
 
     def __call__(self, *args: Any, **static: Any) -> Any:
@@ -332,7 +332,12 @@ class _Placed:
                 program = self._compiled.setdefault(key, self._compile(where, args, static))
         return program(*args, **static)
 
-    def _compile(self, where: int | None, args: Any, static: dict[str, Any]) -> Callable:
+    def lower(self, *args: Any) -> Any:
+        """Return the program that these arguments are computed with, lowered for them."""
+        leaves, structure = jax.tree.flatten(args)
+        return self._compiled[self._placement.where(leaves), structure].lower(*args)
+
+    def _compile(self, where: int | None, args: Any, static: dict[str, Any]) -> Any:
         if where is None:
             return jax.jit(self._function, **self._options)
         function = self._placement.traced_at(where, self._function)

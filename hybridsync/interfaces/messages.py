@@ -54,6 +54,7 @@ class Hello:
       role_state: state of the role in its phase; None in its own first message.
       process_group: address of the process group that a worker has joined; "" if absent. Only workers of one group can
         form a mesh.
+      devices: accelerators that a worker computes on, by names that are one device's alone on its host.
     """
 
     role: str
@@ -66,6 +67,7 @@ class Hello:
     restart_count: int = 0
     role_state: RoleState | None = None
     process_group: str = ""
+    devices: tuple[str, ...] = ()
 
     @property
     def process(self) -> Process:

@@ -84,6 +84,7 @@ class Report:
       doing_secs: seconds for which the training thread has been at what it is `doing`, by the worker's own clock. Time
         before the worker's process last stood still (SIGSTOP, no processor) does not count.
       sent_bytes, received_bytes: bytes of gradients and states in that interval, as they travel (workers).
+      peak_secs: seconds that the interval's units would have taken at the peak of the worker's devices; 0 for unknown.
       usual_secs: seconds that the worker's recent units took it to compute, in this phase; 0 before the first one
         ended.
     """
@@ -113,6 +114,7 @@ class Report:
     usual_secs: float = 0.0
     sent_bytes: int = 0
     received_bytes: int = 0
+    peak_secs: float = 0.0
 
     def pieces(self, most: int = MOST_ENTRIES) -> Iterator[Report]:
         """Yield the report as several with at most `most` entries in each list; after an outage it may be long.
@@ -129,7 +131,7 @@ class Report:
             cut = {name: entries[start : start + most] for name, entries in lists.items()}
             yield replace(piece, **cut, hold_secs=self.hold_secs if start == starts[-1] else 0.0)
             piece = replace(piece, num_losses=0, loss_sum=0.0, compute_secs=0.0, wait_secs=0.0, compile_secs=0.0)
-            piece = replace(piece, sent_bytes=0, received_bytes=0)
+            piece = replace(piece, sent_bytes=0, received_bytes=0, peak_secs=0.0)
 
 
 @dataclass(frozen=True)

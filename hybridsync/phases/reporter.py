@@ -106,6 +106,7 @@ class Reporter:
         self._compile_secs = 0.0
         self._compute_secs: Counter[int] = Counter()
         self._wait_secs: Counter[int] = Counter()
+        self._peak_secs: Counter[int] = Counter()
         self._sent_bytes: Counter[int] = Counter()
         self._received_bytes: Counter[int] = Counter()
         self._applied_by: Counter[HostWorker] = Counter()
@@ -116,6 +117,8 @@ class Reporter:
         self.guests = Guests(self.event, self.show_line, chief.preempt, clock)
         self._stragglers: set[int] = set()
         self._orders_told = _newest_order(told)
+        self._sharers: frozenset[int] = frozenset()
+        self._has_said_sharing = False
         self._callbacks = CallbackThread(run, chief, self.guests, self.show_line, clock)
         self._callbacks.call("on_start")
 
@@ -390,6 +393,15 @@ class Reporter:
         for event in reports.unfit:
             self.event("worker_quarantined", worker=event.id, reason=event.reason)
             self.show_line(f"worker {event.id} is quarantined, the others go on without it: {event.reason}")
+        self._sharers |= reports.sharers
+        if self._sharers and self._phase is not None and not self._has_said_sharing:  # all have registered by then
+            self._has_said_sharing = True
+            if self._run.config.policy.detects:
+                workers = ", ".join(map(str, sorted(self._sharers)))
+                self.show_line(
+                    f"workers {workers} share devices: their compute times include each other's, so none of them is "
+                    "held for a straggler"
+                )
         for decision in reports.decisions:
             self._judged(decision)
         for order in self._chief.orders.take_news():
@@ -403,6 +415,7 @@ class Reporter:
         self._compile_secs += reports.compile_secs
         self._compute_secs.update(reports.compute_secs)
         self._wait_secs.update(reports.wait_secs)
+        self._peak_secs.update(reports.peak_secs)
         self._sent_bytes.update(reports.sent_bytes)
         self._received_bytes.update(reports.received_bytes)
         self._applied_by.update(reports.applied_by)
@@ -444,6 +457,7 @@ class Reporter:
         assert self._phase is not None
         units, unit_size = self._chief.num_applied, self._run.config.unit_size
         secs = max(until - told.since, 1e-9)
+        own_secs = max(until - self._interval.since, 1e-9)  # of what is cleared with each line
         rates = told.workers or self._chief.worker_rates()
         return Metrics(
             units=units,
@@ -457,6 +471,7 @@ class Reporter:
             workers={worker: rate * unit_size for worker, rate in rates.items()},
             compute_secs=dict(self._compute_secs),
             wait_secs=dict(self._wait_secs),
+            mfu={worker: round(peak / own_secs, 4) for worker, peak in self._peak_secs.items()},
             sent_bytes=dict(self._sent_bytes),
             received_bytes=dict(self._received_bytes),
             applied_by=nested(self._applied_by),
@@ -468,8 +483,8 @@ class Reporter:
         self._recorder.progress.update(metrics, sorted(self._stragglers))
 
     def _write_metrics(self, metrics: Metrics, at: float) -> None:
-        sums = (self._compute_secs, self._wait_secs, self._sent_bytes, self._received_bytes, self._applied_by)
-        for each in sums:
+        times = (self._compute_secs, self._wait_secs, self._peak_secs)
+        for each in (*times, self._sent_bytes, self._received_bytes, self._applied_by):
             each.clear()
         self._recorder.metrics.write(metrics, at)
         self._show(metrics)

@@ -221,6 +221,7 @@ class Detector:
 
     Attributes:
       threshold: units a second, at speed 1, below which the last round held a worker for slow; None before one.
+      excluded: workers that are not judged (see `exclude`).
     """
 
     def __init__(
@@ -231,6 +232,7 @@ class Detector:
         self._speeds = dict(speeds or {})
         self._watched: dict[int, _Watched] = {}
         self.threshold: float | None = None
+        self.excluded: frozenset[int] = frozenset()
         self._flagged: tuple[int, ...] | None = ()  # None: to be counted anew
         self._late: set[int] = set()  # awaited workers: a report need look at no others
 
@@ -253,13 +255,19 @@ class Detector:
         self._late.discard(worker)
         self._flagged = None
 
+    def exclude(self, workers: Iterable[int]) -> None:
+        """Judge all workers but these from now on: the times of these say too little about themselves."""
+        self.excluded = frozenset(workers)
+        for worker in self.excluded:
+            self.forget(worker)
+
     def begin(self, workers: Iterable[int]) -> None:
         """Begin to measure anew where units cost something else than before, in another phase; what is held stays.
 
         Args:
           workers: workers that are expected to report; a round waits for none of the others.
         """
-        expected = set(workers)
+        expected = set(workers) - self.excluded
         for worker in sorted(expected):
             self._watched.setdefault(worker, _Watched(self._window))
         for worker, watched in self._watched.items():
@@ -275,6 +283,8 @@ class Detector:
           secs: seconds of each unit since the worker's last report: local computation and transfer, without waiting for
             others.
         """
+        if worker in self.excluded:
+            return []
         watched = self._watched.get(worker)
         if watched is None:
             watched = self._watched[worker] = _Watched(self._window)

@@ -76,9 +76,9 @@ class ForkServerClient:
             SUPERVISOR_PID: str(os.getpid()),
         }
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        # Left to itself, JAX would take a GPU where it finds one: the user's file, which is run there, or the first
-        # worker most of its memory, and the next one would find none. A platform that the user names is kept.
-        environment["JAX_PLATFORMS"] = environment.get("JAX_PLATFORMS") or "cpu"
+        # The user's file is run there: a process that has loaded CUDA cannot be forked. A worker's order names its
+        # platform (`devices.environment`); the chief and servers stay on CPU.
+        environment["JAX_PLATFORMS"] = "cpu"
         with other, self._open_log(self._log_path) as log:
             process = subprocess.Popen(
                 self._command,

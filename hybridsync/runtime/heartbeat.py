@@ -17,6 +17,7 @@ from hybridsync.core.clock import SYSTEM_CLOCK, Clock, pause
 from hybridsync.core.errors import HybridSyncError, NotRegistered, RoleLost, described
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.work_deadlines import Watching
+from hybridsync.devices.environment import own_gpus
 from hybridsync.interfaces.messages import (
     GroupReply,
     GroupRequest,
@@ -96,6 +97,7 @@ def hello(spec: RoleSpec, address: str, schema: str, role_state: RoleState | Non
         restart_count=spec.restart_count,
         role_state=role_state,
         process_group=spec.coordinator if spec.role == "worker" else "",
+        devices=own_gpus(os.environ) if spec.role == "worker" else (),
     )
 
 

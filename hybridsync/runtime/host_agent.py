@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import select
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hybridsync.core.errors import WorkdirError
@@ -49,7 +49,7 @@ class HostSpec:
       log_suffix: suffix of the name of the fork server's log, where several hosts share the folder.
       start_again_secs: seconds for which the start of a role is tried again while there is no process or memory for it.
       compilation_cache: number of XLA's threads -> folder of compiled programs, checked; "" for what JAX itself keeps.
-      worker_environment: environment variables of workers' processes, for their devices.
+      worker_environments: environment variables of a worker's process on each seat (see `devices.environment`).
     """
 
     command: tuple[str, ...]
@@ -57,7 +57,7 @@ class HostSpec:
     log_suffix: str = ""
     start_again_secs: float = 300.0
     compilation_cache: Callable[[int | None], str] = lambda num_threads: ""
-    worker_environment: Mapping[str, str] = field(default_factory=dict)
+    worker_environments: Sequence[Mapping[str, str]] = ({},)
 
 
 class HostAgent:
@@ -91,7 +91,7 @@ class HostAgent:
             make_directory(spec.logs)
             self._starts = Starts(
                 *(spec.command, self.logs, say, spec.start_again_secs, lock_fd, spec.log_suffix),
-                worker_environment=spec.worker_environment,
+                worker_environment=self._free_seat,
             )
         except OSError as error:
             raise WorkdirError(f"cannot write to {spec.logs}: {error.strerror}; name a writable --workdir") from error
@@ -183,6 +183,11 @@ class HostAgent:
             if self._chief_address and spec.role != "chief":
                 process.send_chief(self._chief_address)
             self._events.append(Started(*order.key, spec.restart_count, process.pid, order.reason))
+
+    def _free_seat(self) -> Mapping[str, str]:
+        """Return the environment of the first of the seats that fewest workers have: a successor has its place's."""
+        taken = [process.environment for process in self._roles.values() if process.role == "worker"]
+        return min(self._spec.worker_environments, key=lambda seat: sum(seat.items() <= its.items() for its in taken))
 
     def pulse(self, key: Key) -> int:
         """Return a count that changes as long as Python runs in a role of this host (see `Child.show_life`)."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+import jax
 from absl import logging
 
 from hybridsync import __version__
@@ -28,7 +29,7 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.phases.reporter import Hook
 from hybridsync.runtime.wiring.chief import ChiefRole
 from hybridsync.runtime.wiring.server import primary_services
-from hybridsync.runtime.wiring.worker import worker_loop, worker_recorder
+from hybridsync.runtime.wiring.worker import unit_tracer, worker_loop, worker_recorder
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import DevicePublisher
 from hybridsync.storage.apply_log import open_apply_log
@@ -95,6 +96,7 @@ class InProcess:
         self._recorders = [worker_recorder(run, worker, clock) for worker in range(run.config.workers)]
         self._loops: dict[int, WorkerLoop] = {}
         self._server_incarnation = 0
+        self._tracer = unit_tracer(run, "workers")
 
     @property
     def state(self) -> TrainState:
@@ -135,6 +137,8 @@ class InProcess:
             self._stop.set()
             self._wake.set()
             heartbeat.join(JOIN_SECS)
+            if self._tracer is not None:
+                self._tracer.close()
 
     # --- the roles' threads ---
 
@@ -177,6 +181,7 @@ class InProcess:
             self._replica,
             communicator_of=self._communicator_of,
             link_of=self._link_of,
+            tracer=self._tracer,
         )
         self._loops[worker] = loop
         loop.run()
@@ -216,6 +221,9 @@ class InProcess:
                 self._communicators[phase.id] = self._collectives.communicator(phase)
             return self._communicators[phase.id]
 
-    @staticmethod
-    def _hello(role: str, role_id: int, address: str, schema: str) -> Hello:
-        return Hello(role, role_id, os.getpid(), socket.gethostname(), address, schema, __version__)
+    def _hello(self, role: str, role_id: int, address: str, schema: str) -> Hello:
+        on_cpu = self._opening.run.config.devices.platform == "cpu" or jax.default_backend() == "cpu"
+        has_accelerator = role == "worker" and not on_cpu
+        devices = (f"seat {role_id % self._programs.placement.num_seats}",) if has_accelerator else ()
+        who = Hello(role, role_id, os.getpid(), socket.gethostname(), address, schema, __version__)
+        return replace(who, devices=devices)

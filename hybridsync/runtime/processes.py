@@ -22,7 +22,7 @@ from hybridsync.config import LoadedConfig, RunConfig
 from hybridsync.core.counted import counted
 from hybridsync.core.errors import AddressError, ConfigError, WorkdirError
 from hybridsync.core.work_deadlines import COMPILE_SECS
-from hybridsync.devices.environment import worker_environment
+from hybridsync.devices.environment import worker_environments
 from hybridsync.interfaces.agents import AgentHello
 from hybridsync.interfaces.callbacks import checked_callbacks
 from hybridsync.policies.plan_checks import check_plan, parsed_plan, sums_among_workers
@@ -149,6 +149,24 @@ class Launch:
         return 1 if self.cluster is None else self.cluster.num_hosts
 
     @property
+    def share_of_workers(self) -> int:
+        """Return how many workers this host runs at most while all hosts are there."""
+        return -(-self.config.workers // self.num_hosts)
+
+    @property
+    def most_workers(self) -> int:
+        """Return how many workers this host runs at most, also where others are lost."""
+        return (self.cluster.slots if self.cluster else 0) or self.share_of_workers
+
+    def worker_environments(self) -> tuple[dict[str, str], ...]:
+        """Return the environments of this host's worker processes (see `devices.environment`).
+
+        Raises:
+          ConfigError: this host's devices are too few.
+        """
+        return worker_environments(self.config.devices, self.most_workers, os.environ, os.listdir("/dev"))
+
+    @property
     def command(self) -> tuple[str, ...]:
         """Return the program of every role, with its arguments."""
         return (sys.executable, "-m", self.program, *self.argv)
@@ -197,7 +215,7 @@ def supervise(launch: Launch) -> int:
       HybridSyncError: refused before any role was started.
     """
     config = launch.config
-    worker_environment(config.devices)  # refused before the workdir has a trace
+    launch.worker_environments()  # refused before the workdir has a trace
     keys = RunKeys() if launch.cluster is None else RunKeys(HeadFolder(launch.cluster.certificates, say))
     used = check_workdir(launch.workdir, config, resume=launch.resume, **launch.allowed)
     if launch.init_from is not None and used is None:
@@ -207,7 +225,7 @@ def supervise(launch: Launch) -> int:
     check_port(launch.host, launch.port)
     if launch.metrics_port:
         check_metrics_place(launch.metrics_bind, launch.metrics_port)
-    num_threads = launch.threads_per_role or share_of_cores(-(-config.workers // launch.num_hosts))
+    num_threads = launch.threads_per_role or share_of_cores(launch.share_of_workers)
     cache = open_cache(launch.compilation_cache, num_threads, say)
     try:
         workdir = make_directory(launch.workdir)
@@ -241,7 +259,7 @@ def _supervise_locked(
         num_threads=num_threads,
         compilation_cache=compilation_cache,
         silent_secs=config.hang.silent_secs,
-        worker_environment=worker_environment(config.devices),
+        worker_environments=launch.worker_environments(),
         lock_nonce=lock.held.nonce,
         lock_lost=lambda: str(lock.lost or ""),
     )
@@ -286,7 +304,7 @@ def attach(launch: Launch, cluster: ClusterSpec) -> int:
         folder, (AUTHORITY_FILE, f"{HOST}.pem", f"{HOST}.key"), lambda: Credentials.read(folder, HOST), say
     )
     keys = Keyring("", files.found)
-    num_slots = cluster.slots or -(-launch.config.workers // cluster.num_hosts)
+    num_slots = launch.most_workers
     digest = digest_of(launch.config)
 
     def hello_of(session: str) -> AgentHello:
@@ -303,7 +321,7 @@ def attach(launch: Launch, cluster: ClusterSpec) -> int:
         launch.workdir / "logs",
         f"-host{cluster.index}",
         compilation_cache=functools.cache(lambda num_threads: open_cache(launch.compilation_cache, num_threads, say)),
-        worker_environment=worker_environment(launch.config.devices),
+        worker_environments=launch.worker_environments(),
     )
     dog = watchdog.Watchdog(f"the agent of host {cluster.index}")
     dog.start()

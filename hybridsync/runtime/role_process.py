@@ -43,6 +43,7 @@ class RoleProcess:
       report_fd: readable when it has reported.
       reports_ended: it has closed its end, so that `report_fd` stays readable.
       unit: unit that a worker was computing when it ended; -1 for none, and before it is reaped.
+      environment: further variables of its environment.
 
     Raises:
       CannotStart, ForkServerLost: the process cannot be ordered.
@@ -76,16 +77,14 @@ class RoleProcess:
         self.report_fd, report_end = os.pipe()
         os.set_blocking(self.report_fd, False)
         spec_end, self._spec_fd = os.pipe()
-        environment = {role_pipe.ROLE: role, role_pipe.ROLE_ID: str(role_id), **(environment or {})}
-        if role != "worker":
-            environment["JAX_PLATFORMS"] = "cpu"
+        self.environment = {role_pipe.ROLE: role, role_pipe.ROLE_ID: str(role_id), **(environment or {})}
         try:
             with open_log(log_path) as log:
                 with contextlib.suppress(OSError):  # a full disk ends no run
                     os.write(log.fileno(), f"--- {self.name}, restart count {restart_count}\n".encode())
                 stdout = 1 if role == "chief" else log.fileno()
                 given = (spec_end, stdout, log.fileno(), report_end, self._shared_fd)
-                fork_server_client.order(environment, given if lock_fd is None else (*given, lock_fd))
+                fork_server_client.order(self.environment, given if lock_fd is None else (*given, lock_fd))
         except BaseException:
             self.close()
             raise

@@ -43,7 +43,7 @@ class Starts:
       again_secs: seconds for which the start of a role is tried.
       lock_fd: file descriptor of the workdir's lock, which each chief holds as well; None if the workdir is not locked.
       log_suffix: suffix of the name of the fork server's log.
-      worker_environment: environment variables of workers' processes, for their devices.
+      worker_environment: returns the environment variables of the next worker's process, for its devices.
 
     Raises:
       OSError: the fork server cannot be started.
@@ -57,11 +57,11 @@ class Starts:
         again_secs: float,
         lock_fd: int | None,
         log_suffix: str = "",
-        worker_environment: Mapping[str, str] | None = None,
+        worker_environment: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._fork_server_client = ForkServerClient(command, logs.path(f"fork-server{log_suffix}"), logs.open)
         self._logs, self._say, self._again_secs, self._lock_fd = logs, say, again_secs, lock_fd
-        self._worker_environment = worker_environment or {}
+        self._worker_environment = worker_environment
         self._retry_fork_server_at = 0.0
         self._waiting: dict[Key, _Start] = {}
         self._under_way: _Start | None = None
@@ -115,7 +115,7 @@ class Starts:
         path, lock_fd = self._logs.path(f"{role}-{role_id}"), self._lock_fd if role == "chief" else None
         environment = xla_threads(order.spec.num_threads)
         if role == "worker":
-            environment |= self._worker_environment
+            environment |= self._worker_environment()
         return RoleProcess(
             self._fork_server_client,
             role,

@@ -148,7 +148,7 @@ class Supervisor:
             spec.workdir / "logs",
             start_again_secs=spec.start_again_secs,
             compilation_cache=lambda num_threads: spec.compilation_cache,
-            worker_environment=spec.worker_environment,
+            worker_environments=spec.worker_environments,
         )
         self._agent = HostAgent(host, addresses, self._say, self._lock_fd)
         with WakePipe(self._on_signal) as wake:

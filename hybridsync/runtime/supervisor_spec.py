@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,7 +36,7 @@ class SupervisorSpec:
       num_devices: local devices of each worker; None for as many as the collectives need.
       num_threads: number of threads with which XLA computes in each role; None leaves it to XLA.
       compilation_cache: folder of compiled programs, checked; "" for what JAX itself keeps.
-      worker_environment: environment variables of workers' processes, for their devices.
+      worker_environments: environment variables of this host's worker processes (see `HostSpec`).
       min_workers: number of workers with which the run begins if hosts are missing; 0 for all.
       num_hosts: number of hosts of the run; agents of all but this one attach to its head.
       head: address of the head, host:port, at which the agents attach; "" for one host.
@@ -73,7 +73,7 @@ class SupervisorSpec:
     num_devices: int | None = None
     num_threads: int | None = None
     compilation_cache: str = ""
-    worker_environment: Mapping[str, str] = field(default_factory=dict)
+    worker_environments: Sequence[Mapping[str, str]] = ({},)
     min_workers: int = 0
     num_hosts: int = 1
     head: str = ""

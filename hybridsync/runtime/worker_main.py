@@ -16,6 +16,7 @@ from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_FAILED, HybridSyncError
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.work_deadlines import COMPILE_SECS, SLACK_SECS, TRAINING_SECS, Watching
+from hybridsync.devices.placement import local_devices
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import ReportReply
@@ -30,7 +31,7 @@ from hybridsync.runtime.heartbeat import (
 from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.runtime.wiring.collectives import collectives_of
 from hybridsync.runtime.wiring.transport import transport_of
-from hybridsync.runtime.wiring.worker import worker_loop, worker_recorder
+from hybridsync.runtime.wiring.worker import unit_tracer, worker_loop, worker_recorder
 from hybridsync.security.keyring import Keyring
 from hybridsync.server.partition import partition
 from hybridsync.storage.apply_log import open_apply_log
@@ -44,6 +45,7 @@ from hybridsync.transport.link import Services
 from hybridsync.worker.link import ServerLink
 from hybridsync.worker.loop import WorkerLoop
 from hybridsync.worker.replica import Replica
+from hybridsync.worker.unit_tracer import WRITE_SECS
 
 JOIN_SECS = 300.0
 REPORT_SECS = 0.5
@@ -93,7 +95,8 @@ def run_worker(
     recorder = worker_recorder(run, spec.role_id, clock)
     recorder.at_unit, recorder.watchdog = at_unit, watchdog
     CompileTimer(recorder.compiled, watchdog)
-    programs = run.programs(donate_parameters=True, placement=run.placement(jax.local_devices(), 1))
+    devices = local_devices(run.config.devices.platform)  # asked for by name: JAX may have fallen back to the CPU
+    programs = run.programs(donate_parameters=True, placement=run.placement(devices, 1))
     collectives = make_collectives(programs)
     with watchdog.work("compiling the programs", COMPILE_SECS):
         local_updates = {stage.change(run.config.workers) == "replace" for stage in run.stages if stage.local_updates}
@@ -136,6 +139,7 @@ def run_worker(
     def link_of(phase: Phase) -> ServerLink:
         return transport.link(phase.servers, partition(programs, run.config.servers, phase.protocol.wire_dtype))
 
+    tracer = unit_tracer(run, f"worker-{spec.role_id}")
     with ThreadPoolExecutor(1, "leases") as ahead:
         loop = worker_loop(
             run,
@@ -147,6 +151,7 @@ def run_worker(
             communicator_of=collectives.communicator,
             link_of=link_of,
             ahead=ahead,
+            tracer=tracer,
         )
         recorder.incarnation = chief.register().incarnation
 
@@ -161,6 +166,9 @@ def run_worker(
         heartbeat.start()
         with watchdog.work("the loop over phases", TRAINING_SECS):
             loop.run()
+        if tracer is not None:
+            with watchdog.work("writing a trace", WRITE_SECS + SLACK_SECS):
+                tracer.close()
     heartbeat.stop()
     serving.stop()
     return 0

@@ -32,7 +32,7 @@ FIELDS = {
 """The fields of every line, and their kinds (see `telemetry.kinds`)."""
 
 MORE = {
-    **dict.fromkeys(("compute_secs", "wait_secs", "sent_bytes", "received_bytes"), "numbers by count"),
+    **dict.fromkeys(("compute_secs", "wait_secs", "mfu", "sent_bytes", "received_bytes"), "numbers by count"),
     "applied_by": "counts by host and worker",
     "secs": "a number",
 }
@@ -82,6 +82,8 @@ class Metrics:
         workers: worker id to its own examples per second.
         compute_secs: worker id to the seconds that it computed in the interval, as far as it has reported.
         wait_secs: worker id to those in which it waited for others or for a transfer.
+        mfu: worker id to its model FLOPs utilisation in the interval: the share of the time that its units' gradients
+            would have taken at the peak of its devices; without workers whose devices have no known peak.
         sent_bytes, received_bytes: worker id to the gradients and states that it sent and received in the interval.
         applied_by: host to worker id to the units that were applied in the interval while it had them there.
         secs: seconds that `loss`, `examples_per_sec` and `staleness` are of: the interval's. The short rest at the end
@@ -99,6 +101,7 @@ class Metrics:
     workers: Mapping[int, float]
     compute_secs: Mapping[int, float] = field(default_factory=dict)
     wait_secs: Mapping[int, float] = field(default_factory=dict)
+    mfu: Mapping[int, float] = field(default_factory=dict)
     sent_bytes: Mapping[int, int] = field(default_factory=dict)
     received_bytes: Mapping[int, int] = field(default_factory=dict)
     applied_by: Mapping[str, Mapping[int, int]] = field(default_factory=dict)

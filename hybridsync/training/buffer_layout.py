@@ -24,6 +24,7 @@ import numpy as np
 import xxhash
 
 from hybridsync.core.errors import SchemaMismatch, TaskError, printable
+from hybridsync.devices.staging import host_arrays
 
 ALIGNMENT = 64
 _SUMMED = (np.dtype(np.float32), np.dtype(np.float64))
@@ -124,7 +125,7 @@ class Layout:
         if treedef != self.treedef:
             difference = first_difference(Layout.of(tree).types, self.types)
             raise SchemaMismatch(f"cannot pack: {difference or f'{treedef} is not {self.treedef}'}")
-        arrays = [np.asarray(leaf) for leaf in leaves]
+        arrays = host_arrays(leaves)
         for spec, array in zip(self.leaves, arrays, strict=True):
             dtype = array.dtype
             fits = dtype is spec.dtype or dtype == spec.dtype or _rounds(dtype, spec.dtype)

@@ -261,6 +261,28 @@ class Programs:
                 end_if_forked(pid)  # out of the loss, which is traced here
         return self._round_grads(self.gradient(self._round_parameters(parameters), unit, worker=worker, batch=batch))
 
+    def gradient_flops(
+        self, parameters: Parameters, batch: dict[str, np.ndarray], wire: str = FLOAT32, worker: int = 0
+    ) -> float:
+        """Return the operations of each device for a unit's gradient, as XLA counts them in the compiled program.
+
+        That has computed a gradient with such arguments before: nothing is compiled. A scan counts as one of its
+        iterations, and what is computed again for the backward pass (remat) counts.
+
+        Args:
+          parameters: see `gradient`.
+          batch: raw examples of a unit.
+          wire: see `gradient`.
+          worker: likewise.
+        """
+        at, key = self.placement, self.keys[worker % len(self.keys)]
+        parameters = at.at_worker(parameters, worker)
+        if wire != FLOAT32:
+            parameters = at.at_worker(self._round_parameters(parameters), worker)
+        lowered = self.unit_gradient.lower(parameters, at.batch(batch, worker), np.int32(0), key)
+        cost = lowered.compile().cost_analysis()
+        return max(0.0, float((cost or {}).get("flops", 0.0)))
+
     def sum(self, contributions: Sequence[Any], weights: Sequence[float] = ()) -> Any:
         """Return the sum of contributions in their order, to the bit what `total` gives for any number of them.
 

@@ -18,6 +18,8 @@ from hybridsync.training.state import TrainState
 from hybridsync.worker.prefetch import Prefetch
 from hybridsync.worker.requests import ComputeUnit, LeaseUnits, SendPart
 from hybridsync.worker.stats import WorkerRecorder
+from hybridsync.worker.unit_tracer import UnitTracer
+from hybridsync.worker.utilisation import peak_secs
 
 
 def nothing(contribution: Any) -> None:
@@ -35,6 +37,7 @@ class WorkerContext:
       recorder: collects spans, losses and times.
       emulation: emulates a slow device and a slow link.
       prefetch: reads the data of units ahead; None where they are read when they are needed.
+      tracer: traces units; None where none are to be traced.
     """
 
     worker: int
@@ -43,6 +46,7 @@ class WorkerContext:
     recorder: WorkerRecorder
     emulation: Emulation
     prefetch: Prefetch | None = None
+    tracer: UnitTracer | None = None
 
     def lease(self, request: LeaseUnits) -> LeaseReply:
         """Ask the chief for units."""
@@ -64,10 +68,18 @@ class WorkerContext:
           prepare: prepares what follows without reading the contribution, which an emulated device still computes.
         """
         recorder, unit, prefetch = self.recorder, request.unit, self.prefetch
+        if self.tracer is not None:
+            self.tracer.begin(unit)
         batch = self.programs.batch(unit) if prefetch is None else prefetch.take(unit, request.ahead)
         started = recorder.clock.monotonic()  # a device can compute once its data are there
         contribution = self.programs.gradient(parameters, unit, wire, self.worker, batch)
         jax.block_until_ready(contribution)
+        if self.tracer is not None:
+            self.tracer.end()
+        if recorder.unit_peak_secs is None:
+            recorder.unit_peak_secs = peak_secs(
+                self.programs, contribution, parameters, batch, wire=wire, worker=self.worker
+            )
         prepare(contribution)
         if self.emulation.active:
             recorder.emulating()

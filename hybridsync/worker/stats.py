@@ -57,6 +57,7 @@ class WorkerRecorder:
 
     Attributes:
       watchdog: watchdog of the worker's process; each unit is a piece of work there.
+      unit_peak_secs: seconds of a unit at the peak of the worker's devices, 0 for unknown; None before it was asked.
     """
 
     __slots__ = (  # hot path: above 30 attributes a dictionary is no longer shared, and each is looked up by its name
@@ -79,6 +80,7 @@ class WorkerRecorder:
         "_losses",
         "_now",
         "_open",
+        "_peak_secs",
         "_piece",
         "_received_bytes",
         "_reported",
@@ -98,6 +100,7 @@ class WorkerRecorder:
         "incarnation",
         "phase_id",
         "stamps",
+        "unit_peak_secs",
         "watchdog",
     )
 
@@ -124,7 +127,8 @@ class WorkerRecorder:
         self._spans: list[tuple[str, str, float, float, int, int]] = []
         self._losses: list[Any] = []
         self._applied, self._dropped = UnitSet(), ()
-        self._compute_secs = self._wait_secs = self._compile_secs = 0.0
+        self._compute_secs = self._wait_secs = self._compile_secs = self._peak_secs = 0.0
+        self.unit_peak_secs: float | None = None
         self._sent_bytes = self._received_bytes = 0
         self._unit_secs: list[float] = []
         self._open: list[float] = []  # of the same step before the last unit; what was sent comes to all of them
@@ -214,6 +218,7 @@ class WorkerRecorder:
     def _computed(self, category: str, started: float, ended: float, loss: Any) -> None:
         secs = ended - started
         self._compute_secs += secs
+        self._peak_secs += self.unit_peak_secs or 0.0
         if self._has_usual:
             self._usual_secs += RECENT_SHARE * (secs - self._usual_secs)
         else:  # the second unit takes the first one's place, which may have been compiled
@@ -306,8 +311,8 @@ class WorkerRecorder:
             dropped, self._dropped = self._dropped, ()
             unit_secs, self._unit_secs = self._unit_secs, []
             moved, self._sent_bytes, self._received_bytes = (self._sent_bytes, self._received_bytes), 0, 0
-            sums = self._compute_secs, self._wait_secs, self._compile_secs
-            self._compute_secs = self._wait_secs = self._compile_secs = 0.0
+            sums = self._compute_secs, self._wait_secs, self._compile_secs, self._peak_secs
+            self._compute_secs = self._wait_secs = self._compile_secs = self._peak_secs = 0.0
             phase_id, completed, stamps = self.phase_id, self.completed, self.stamps
             usual_secs, (doing, since) = self._usual_secs, self._at
             now = self._now()
@@ -330,6 +335,7 @@ class WorkerRecorder:
             compute_secs=sums[0],
             wait_secs=sums[1],
             compile_secs=sums[2],
+            peak_secs=sums[3],
             first_applied=first,
             last_applied=last,
             doing=doing,

@@ -123,6 +123,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Place:
 @pytest.fixture
 def place(stopped: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setitem(protocols.REGISTRY, "held", NeedsSeveral)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-7")  # two GPUs, as far as a host's agent can tell
     yield Place(Path(shutil.copytree(stopped.folder, tmp_path / "place")))
 
 

@@ -444,7 +444,57 @@ CHECKPOINT = [
         "end, stop it, or name another workdir", lock),
 ]
 
-USER = {"config": CONFIG, "plan": PLAN, "auto": AUTO, "command": COMMAND, "data": DATA, "checkpoint": CHECKPOINT}
+DEVICES = [
+    Given("a platform of a file that is none", values("devices.platform=gpu"),
+        r"devices\.platform must be 'auto' or 'cpu' or 'cuda' or 'tpu', got 'gpu'.*"),
+    Given("a platform that is not here", (*HERE, *FRESH, "--platform=tpu"),
+        r"devices\.platform is 'tpu', and JAX has no such devices here: .*; name another, or 'auto'"),
+    Given("more GPUs a worker than this host has", (*FRESH, "--platform=cuda", *values("devices.per_worker=2")),
+        r"2 workers with 2 devices each \(devices\.mesh \{'fsdp': -1\}\) need 4 devices, there are 2; lower the number "
+        r"of workers or the sizes of the mesh \(GPUs of this host: 4, GPU-7\)"),
+    Given("a GPU of its own for more workers than there are", (*FRESH, "--platform=cuda", "--workers=3",
+        *values("devices.per_worker=1")),
+        r"3 workers with 1 devices each .* need 3 devices, there are 2; .* \(GPUs of this host: 4, GPU-7\)"),
+    Given("more devices than a process has", (*HERE, *FRESH, *values("devices.per_worker=64")),
+        r"unit_size 8 does not divide into 64 equal parts, one for each device along fsdp=64 of devices\.mesh; .*"),
+    Given("a mesh that does not fit the devices", (*HERE, *FRESH, *values('devices.mesh={"tensor": 512}')),
+        r"2 workers with 512 devices each \(devices\.mesh \{'tensor': 512\}\) need 1024 devices, there are \d+; .*"),
+    Given("a number of devices below none", values("devices.per_worker=-1"),
+        r"devices\.per_worker must be 0 or more, got -1; 0 takes what the mesh needs"),
+    Given("a mesh that leaves its size open", (*FRESH, *values('devices.mesh={"fsdp": -1}')),
+        r"devices\.mesh \{'fsdp': -1\} leaves the number of a worker process's devices open, and on platform 'auto' "
+        r"there are as many as asked for; set devices\.per_worker"),
+    Given("an axis of no devices", values('devices.mesh={"fsdp": 0}'),
+        r"devices\.mesh: axis 'fsdp' has the size 0; use 1 or more, or -1 for the rest of a worker's devices"),
+    Given("two axes that take the rest", values('devices.mesh={"fsdp": -1, "tensor": -1}'),
+        r"devices\.mesh \{.*\} has -1 more than once; one axis alone can take the rest"),
+    Given("the axis of the workers", values('devices.mesh={"worker": 2}'),
+        r"devices\.mesh has an axis 'worker'; use a name such as 'fsdp', but not 'worker'"),
+    Given("a rule of an axis that is not there",
+        values('devices.mesh={"fsdp": 2}', 'devices.rules=[["embed", "fdsp"]]'),
+        r"devices\.rules: the rule of 'embed' names the axis 'fdsp', the mesh has fsdp; did you mean 'fsdp'\?"),
+    Given("a path that goes to an axis that is not there",
+        values('devices.mesh={"fsdp": 2}', 'devices.paths=[["w", ["tensor"]]]'),
+        r"devices\.paths: the rule of 'w' names the axis 'tensor', the mesh has fsdp; name one of these, or None for a "
+        "dimension that is not divided"),
+    Given("more memory than there is", values("devices.memory_fraction=1.5"),
+        r"devices\.memory_fraction must be in \(0, 1\] or none, got 1\.5; give a share"),
+    Given("a way to sum that is none", values("devices.collective=nccl"),
+        r"devices\.collective must be 'auto' or 'threads' or 'xla', got 'nccl'.*"),
+    Given("sums over devices that workers share", (*HERE, *FRESH, "--workers=64", *values("devices.collective=xla")),
+        r"devices\.collective 'xla' needs devices of its own for each of the 64 workers, there are \d+; use "
+        "'threads' or 'auto', or lower the number of workers"),
+]
+
+USER = {
+    "config": CONFIG,
+    "devices": DEVICES,
+    "plan": PLAN,
+    "auto": AUTO,
+    "command": COMMAND,
+    "data": DATA,
+    "checkpoint": CHECKPOINT,
+}
 
 
 USAGE = r"Pass --helpshort or --helpfull to see help on flags\."
@@ -455,6 +505,9 @@ PROCESS = {
             rf"FATAL Flags parsing error: Unknown command line flag 'wrokers'\. Did you mean: workers \?\n{USAGE}"),
         Given("a text for a number", ("--workers=four",),
             r"error: workers must be int, got 'four' in place of 2; correct the value"),
+        Given("a platform that is none", ("--platform=gpu",),
+            r"FATAL Flags parsing error: flag --platform=gpu: value should be one of <auto\|cpu\|cuda\|tpu>\n"
+            rf"{USAGE}"),
         Given("a choice that is none", ("--resume=maybe",),
             rf"FATAL Flags parsing error: flag --resume=maybe: value should be one of <auto\|must\|never>\n{USAGE}"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
@@ -28,8 +29,10 @@ def judging_chief() -> Chief:
     return chief
 
 
-def report_windows(chief: Chief, phase: Phase, num_windows: int, slow: int = 2) -> list[Decision]:
-    for worker in range(4):
+def report_windows(
+    chief: Chief, phase: Phase, num_windows: int, slow: int = 2, workers: Sequence[int] = range(4)
+) -> list[Decision]:
+    for worker in workers:
         secs = 0.2 if worker == slow else 0.1
         chief.service.report(Report("worker", worker, 1, phase.id, unit_secs=(secs,) * WINDOW * num_windows))
     return chief.control.take_reports().decisions
@@ -69,6 +72,42 @@ def test_a_chief_without_a_detector_flags_nobody():
         deaf.service.register(hello(worker, pid=100 + worker))
     assert not report_windows(deaf, begin(deaf, "bsp"), 8)
     assert report_windows(chief, begin(chief, "bsp"), 8)
+
+
+def on_gpus(gpus: Sequence[str]) -> Chief:
+    """Return a chief whose workers compute on these GPUs of a host."""
+    chief = Chief(RunState(Ledger(WORKLOAD), 4, "schema", SYSTEM_CLOCK, math.inf, detector=Detector()))
+    for worker, gpu in enumerate(gpus):
+        chief.service.register(hello(worker, pid=100 + worker, devices=(gpu,)))
+    chief.service.register(hello(0, role="server", pid=99))
+    return chief
+
+
+def test_workers_that_share_a_device_are_not_judged_and_the_others_are():
+    chief = on_gpus(["0", "1", "2", "2"])
+    assert chief.control.take_reports().sharers == {2, 3}
+    phase = begin(chief, "bsp")
+    assert not report_windows(chief, phase, 8, slow=2)
+    assert chief.control.judged().units_per_sec == pytest.approx({0: 10.0, 1: 10.0})
+    (decision,) = report_windows(chief, phase, 8, slow=1)
+    assert (decision.worker, decision.flagged, decision.workers) == (1, True, 2)
+
+
+def test_a_worker_is_judged_again_once_it_has_its_device_for_itself():
+    chief = on_gpus(["0", "1", "2", "2"])
+    phase = begin(chief, "asp")
+    assert not report_windows(chief, phase, 8, slow=2)
+    chief.control.members.evict(3, "it said nothing")
+    found = [decision for _ in range(8) for decision in report_windows(chief, phase, 1, workers=range(3))]
+    assert [(decision.worker, decision.flagged) for decision in found] == [(2, True)]
+
+
+def test_a_flagged_worker_that_gets_to_share_its_device_is_flagged_no_longer():
+    chief = on_gpus(["0", "1", "2", "3"])
+    report_windows(chief, begin(chief, "asp"), 4, slow=2)
+    assert chief.control.stragglers() == (2,)
+    chief.service.register(hello(3, pid=204, restart_count=1, devices=("2",)))
+    assert chief.control.stragglers() == ()
 
 
 def leave_out(chief: Chief, worker: int) -> Phase:

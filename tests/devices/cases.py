@@ -17,6 +17,7 @@ from absl import logging
 from hybridsync import DeviceConfig, TelemetryConfig, Trainer
 from hybridsync import trainer as trainer_module
 from hybridsync.collectives.one_process import collectives_of
+from hybridsync.devices import staging
 from hybridsync.devices.placement import DevicePlacement, Placement, local_devices
 from hybridsync.replay.logged_run import read_record
 from hybridsync.replay.verdict import replay
@@ -96,6 +97,36 @@ def places(tree: Any) -> dict[str, str]:
     return {
         jax.tree_util.keystr(keys, simple=True, separator="/"): str(tuple(leaf.sharding.spec)) for keys, leaf in leaves
     }
+
+
+def staged_shards() -> dict[str, Any]:
+    """Return how divided leaves came through pinned memory, and whether they are what they were."""
+    programs, placement = programs_of(run_of("size"))
+    leaves = jax.tree.leaves(placement.put(jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), programs.state)))
+    divided = [leaf for leaf in leaves if not leaf.sharding.is_fully_replicated]
+    assert divided
+    with mock.patch.object(staging, "STAGED_PLATFORMS", frozenset({"cpu"})):
+        pinned = staging._to_pinned(tuple(leaf.sharding for leaf in divided))(divided)
+        arrays = staging.host_arrays(leaves)
+    return {
+        "kinds": sorted({leaf.sharding.memory_kind for leaf in pinned}),
+        "equal": all(np.array_equal(leaf, array) for leaf, array in zip(leaves, arrays, strict=True)),
+    }
+
+
+def flops_of_a_unit() -> tuple[float, float, list[str]]:
+    """Return the operations of a device for a unit on one device, and on a mesh of four, and what was compiled."""
+    run = run_of("size")
+    found, compiled = [], []
+    for programs in (run.programs(donate_parameters=False), programs_of(run)[0]):
+        state = programs.placement.put(run.initial_state())
+        parameters = Parameters(state.params, state.model_state)
+        jax.block_until_ready(programs.gradient(parameters, 0))
+        batch = programs.batch(1)
+        with count_compilations() as names:
+            found.append(programs.gradient_flops(parameters, batch))
+        compiled += names
+    return found[0], found[1], compiled
 
 
 def where_leaves_lie(kind: str) -> tuple[dict[str, str], dict[str, str], Any]:

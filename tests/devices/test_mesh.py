@@ -9,7 +9,6 @@ import pytest
 
 from hybridsync.config import DeviceConfig, RunConfig, apply_overrides, restore_values, to_json
 from hybridsync.core.errors import ConfigError, TaskError
-from hybridsync.devices.environment import worker_environment
 from hybridsync.devices.mesh import Division, divide
 from hybridsync.devices.rules import Places
 
@@ -143,14 +142,3 @@ def test_devices_come_from_the_command_line_and_from_config_json_as_they_were() 
     )
     assert config.devices == expected
     assert restore_values(CONFIG, to_json(config)) == config
-
-
-def test_a_worker_process_has_the_devices_of_its_mesh() -> None:
-    assert worker_environment(DeviceConfig()) == {}
-    assert worker_environment(DeviceConfig(platform="cpu", per_worker=2)) == {
-        "JAX_PLATFORMS": "cpu",
-        "JAX_NUM_CPU_DEVICES": "2",
-    }
-    assert worker_environment(DeviceConfig(platform="cuda", mesh={"fsdp": -1})) == {"JAX_PLATFORMS": "cuda,cpu"}
-    with pytest.raises(ConfigError, match=r"-1.* leaves the number of a worker process's devices open"):
-        worker_environment(DeviceConfig(mesh={"fsdp": -1}))

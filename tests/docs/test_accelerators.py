@@ -36,6 +36,7 @@ def run(folder: Path, blocks: list[str], num_devices: int) -> list[float]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert len(blocks) < len(BLOCKS) or len(re.findall(r"^trace \S+\.xplane\.pb$", done.stdout, re.MULTILINE)) == 1
     return [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("accuracy")]
 
 

@@ -38,3 +38,14 @@ def test_a_worker_killed_on_a_mesh_costs_the_other_nothing(tmp_path: Path) -> No
         assert job.wait() == 0, job.output + job.logs()
     assert job.summary()["units"]["rolled_back"] == 0, "the survivor's state was on devices of its own"
     assert [0] in [event["members"] for event in job.events("phase_entered") if event["reason"] == "death"]
+
+
+def test_a_worker_whose_gpu_jax_does_not_find_is_refused_and_computes_on_no_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "77")  # there, as far as the agent can tell
+    flags = ("--platform=cuda", "--workers=2", "--set=workload=8")
+    with Job(tmp_path / "run", "configs/digits_mlp.py", *flags) as job:
+        assert job.wait() == 1, job.output + job.logs()
+    assert "devices.platform is 'cuda', and JAX has no such devices here" in job.output
+    assert job.events("evaluation") == []

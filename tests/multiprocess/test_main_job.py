@@ -53,6 +53,7 @@ METRICS = {
     "workers": dict,
     "compute_secs": dict,
     "wait_secs": dict,
+    "mfu": dict,
     "sent_bytes": dict,
     "received_bytes": dict,
     "applied_by": dict,

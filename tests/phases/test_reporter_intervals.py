@@ -15,7 +15,7 @@ import optax
 import pytest
 
 from hybridsync.chief.report_buffer import ReportBuffer
-from hybridsync.config import RunConfig, ScheduleConfig
+from hybridsync.config import PolicyConfig, RunConfig, ScheduleConfig
 from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.reports import Span
 from hybridsync.training.compiled_programs import Parameters
@@ -24,7 +24,7 @@ from hybridsync.training.run import Run
 from hybridsync.training.state import initial_state
 from tests.phases.harness import RATE, UNIT_SIZE, WORKLOAD, Harness, snapshot_of
 from tests.roles import hello
-from tests.tasks import mlp_task, programs_of
+from tests.tasks import mlp_task, plain_sgd, programs_of, tally_task
 from tests.telemetry.clocks import ManualClock
 from tests.trainers import events_of
 
@@ -56,6 +56,14 @@ def test_an_interval_says_how_long_each_worker_computed_and_waited(harness: Harn
     first, second = harness.metrics()
     assert (first["compute_secs"], first["wait_secs"]) == ({"0": 0.75, "3": 0.5}, {"0": 0.375, "3": 0.0})
     assert (second["compute_secs"], second["wait_secs"]) == ({}, {}), "nobody has reported since"
+
+
+def test_an_interval_says_which_share_of_a_devices_peak_a_worker_used(harness: Harness) -> None:
+    harness.after(0.5, reports=ReportBuffer(peak_secs={0: 0.25, 3: 0.125}))
+    harness.after(0.5, reports=ReportBuffer(peak_secs={0: 0.25}))
+    harness.after(1.0)
+    first, second = harness.metrics()
+    assert (first["mfu"], second["mfu"]) == ({"0": 0.5, "3": 0.125}, {})
 
 
 def test_a_resumed_run_counts_its_first_interval_from_where_it_resumed(make_harness: Callable[..., Harness]) -> None:
@@ -228,6 +236,23 @@ def test_the_user_is_shown_which_process_was_started_again(harness: Harness) -> 
     harness.recorder.progress.show_line = show
     harness.after(0.1, reports=ReportBuffer(restarted=[RoleEvent("worker", 1, 8, "restart after signal SIGKILL", 5.0)]))
     assert shown == ["worker 1: restart after signal SIGKILL"]
+
+
+@pytest.mark.parametrize(("detector", "times"), [("robust", 1), ("off", 0)])
+def test_the_user_is_shown_once_that_workers_share_devices(
+    tmp_path: Path, make_harness: Callable[..., Harness], detector: Any, times: int
+) -> None:
+    config = RunConfig(workload=WORKLOAD, unit_size=UNIT_SIZE, workers=4, policy=PolicyConfig(detector=detector))
+    harness = make_harness(run=Run(config, tally_task(WORKLOAD), plain_sgd(RATE), tmp_path))
+    shown: list[str] = []
+
+    def show(text: str) -> None:
+        shown.append(text)
+
+    harness.recorder.progress.show_line = show
+    for sharers in ({1, 0}, set[int](), {0, 1}):
+        harness.after(0.1, reports=ReportBuffer(sharers=frozenset(sharers)))
+    assert [line.partition(":")[0] for line in shown] == ["workers 0, 1 share devices"] * times
 
 
 def test_a_process_that_was_given_up_and_then_ended_is_lost_once(harness: Harness) -> None:

@@ -60,6 +60,7 @@ def main() -> int:
     sys.stderr.write(f"{name} was here\n")
     is_program = not isinstance(line, ForkServer)
     told = {"pid": os.getpid(), "is_program": is_program, "platforms": os.environ.get("JAX_PLATFORMS")}
+    told["gpus"] = os.environ.get("CUDA_VISIBLE_DEVICES")
     told["drawn"] = [random.random(), float(numpy.random.random())]
     action = actions.get(f"{name} restart {spec.restart_count}", actions.get(name, {}))
     if spec.role == "chief":

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from hybridsync.config.device_config import DeviceConfig
+from hybridsync.devices.environment import worker_environments
 from hybridsync.runtime import fork_server_client as client_module
 from hybridsync.runtime.fork_server_client import ForkServerClient, ForkServerLost
 from hybridsync.runtime.role_process import RoleProcess
@@ -63,29 +65,39 @@ def test_roles_draw_other_numbers_than_each_other(begin: Begin) -> None:
 
 
 TELLS = """from hybridsync.runtime import fork_server
+import os
 fork_server.connect().serve('jax')
 import jax
-print(jax.config.jax_platforms)"""
+print(jax.config.jax_platforms, os.environ.get('CUDA_VISIBLE_DEVICES'))
+print('libcuda' in open('/proc/self/maps').read())"""
 
 
-@pytest.mark.parametrize(("named", "of_a_worker"), [(None, "cpu"), ("", "cpu"), ("cuda,cpu", "cuda,cpu")])
-def test_a_worker_alone_has_a_platform_that_was_named_though_jax_was_imported_before_the_fork(
+@pytest.mark.parametrize(
+    ("named", "of_a_worker"), [(None, "cpu None"), ("", "cpu None"), ("cuda,cpu", "cuda,cpu 1"), ("tpu", "tpu None")]
+)
+def test_a_worker_alone_has_the_devices_of_its_order_though_jax_was_imported_before_the_fork(
     named: str | None, of_a_worker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     if named is not None:
         monkeypatch.setenv("JAX_PLATFORMS", named)
     told = {}
+    (of_worker,) = worker_environments(DeviceConfig(), 1, {**os.environ, "CUDA_VISIBLE_DEVICES": "1"})
     with contextlib.closing(
         ForkServerClient([sys.executable, "-c", TELLS], tmp_path / "fork-server.log")
     ) as fork_server_client:
         for role in ("server", "worker"):
             log = tmp_path / f"{role}.log"
-            process = RoleProcess(fork_server_client, role, 0, 0, log).started()
+            order = of_worker if role == "worker" else {}
+            process = RoleProcess(fork_server_client, role, 0, 0, log, environment=order).started()
             assert process.wait_ended(WAIT_SECS)
             assert process.reap() == 0
-            told[role] = log.read_text().splitlines()[-1]
-    assert told == {"server": "cpu", "worker": of_a_worker}
+            told[role], has_cuda = log.read_text().splitlines()[-2:]
+            assert has_cuda == "False", "a role has of CUDA what the fork server had"
+        environment = Path(f"/proc/{fork_server_client.pid}/environ").read_bytes().split(b"\0")
+        assert b"JAX_PLATFORMS=cpu" in environment, "the configuration file runs there, and may ask JAX for devices"
+    assert told == {"server": "cpu None", "worker": of_a_worker}
 
 
 def test_a_fork_server_that_does_not_answer_in_time_is_replaced(tmp_path: Path, monkeypatch) -> None:

@@ -175,7 +175,15 @@ def test_first_words_say_who_this_process_is():
     spec = RoleSpec("worker", 2, 4, "127.0.0.1:2", "/run", 3, 1, "127.0.0.1", "shm", 1)
     words = heartbeat_module.hello(spec, "127.0.0.1:9", "schema")
     assert (words.role, words.id, words.restart_count, words.address) == ("worker", 2, 4, "127.0.0.1:9")
-    assert words.role_state is None and words.pid > 0
+    assert words.role_state is None and words.pid > 0 and words.devices == ()
+
+
+def test_first_words_name_the_gpus_of_a_worker(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-7")
+    for role, gpus in (("worker", ("3", "GPU-7")), ("server", ())):
+        spec = RoleSpec(role, 0, 0, "127.0.0.1:2", "/run", 3, 1, "127.0.0.1", "shm", 1)
+        assert heartbeat_module.hello(spec, "127.0.0.1:9", "schema").devices == gpus
 
 
 # --- the heartbeat ---

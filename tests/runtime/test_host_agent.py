@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from hybridsync.config.device_config import DeviceConfig
 from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.devices.environment import worker_environments
 from hybridsync.runtime import fork_server_client
 from hybridsync.runtime.host_agent import HostAgent, HostSpec
 from hybridsync.runtime.host_messages import ChiefServes, Ended, Event, GiveKeys, KillRole, Reported, Started, StartRole
@@ -29,7 +31,8 @@ class Host:
     def __init__(self, folder: Path, addresses: RoleAddresses, wake_fd: int) -> None:
         self.said: list[str] = []
         self.folder, self._wake_fd = folder, wake_fd
-        spec = HostSpec((sys.executable, str(ROLE), json.dumps({})), folder / "logs")
+        seats = worker_environments(DeviceConfig(platform="cuda"), 3, {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"})
+        spec = HostSpec((sys.executable, str(ROLE), json.dumps({})), folder / "logs", worker_environments=seats)
         self.agent = HostAgent(spec, addresses, self.said.append)
         self.told: list[Event] = []
 
@@ -77,6 +80,26 @@ def test_a_role_is_told_as_started_then_what_it_reports_then_its_end(host: Host)
     host.until(lambda: bool(host.of_kind(Ended)))
     ended = host.told[-1]
     assert isinstance(ended, Ended) and (ended.pid, ended.code) == (started.pid, -9)
+
+
+def test_each_worker_sees_one_gpu_and_a_successor_that_of_its_place(host: Host) -> None:
+    def gpus() -> dict[tuple[int, int], str]:
+        specs = host.folder / "specs.jsonl"
+        lines = specs.read_text().split("\n")[:-1] if specs.exists() else []  # roles write there
+        return {(spec["role_id"], spec["restart_count"]): spec["gpus"] for spec in map(json.loads, lines)}
+
+    host.agent.chief_serves(ChiefServes("10.0.0.0:9"))
+    for worker in (4, 5, 6):  # of a further host
+        host.start(role_id=worker)
+    host.until(lambda: len(host.of_kind(Reported)) == 3)
+    (_, second, _) = host.of_kind(Started)
+    assert isinstance(second, Started)
+    host.agent.kill(KillRole("worker", 5, second.pid))
+    host.until(lambda: bool(host.of_kind(Ended)))
+    host.start(role_id=5, restart_count=1)
+    host.until(lambda: len(host.of_kind(Reported)) == 4)
+    host.until(lambda: len(gpus()) == 4)
+    assert gpus() == {(4, 0): "GPU-a", (5, 0): "GPU-b", (6, 0): "GPU-a", (5, 1): "GPU-b"}
 
 
 def test_an_order_that_crosses_the_word_of_the_start_leaves_no_second_process(host: Host) -> None:

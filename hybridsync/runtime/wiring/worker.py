@@ -25,12 +25,19 @@ from hybridsync.worker.replica import Replica
 from hybridsync.worker.self_probe import Measuring
 from hybridsync.worker.server_runner import ServerRunner
 from hybridsync.worker.stats import WorkerRecorder
+from hybridsync.worker.unit_tracer import UnitTracer
 
 
 def worker_recorder(run: Run, worker: int, clock: Clock) -> WorkerRecorder:
     """Return what notes the work of one worker."""
     config = run.config
     return WorkerRecorder(worker, clock, config.telemetry.timeline, config.policy.detects, config.hang)
+
+
+def unit_tracer(run: Run, name: str) -> UnitTracer | None:
+    """Return what traces units of a process, into the folder of that name; None where none are to be traced."""
+    units = run.config.telemetry.traced
+    return UnitTracer(units, run.workdir / "trace" / name) if units and run.workdir is not None else None
 
 
 def worker_loop(
@@ -44,6 +51,7 @@ def worker_loop(
     communicator_of: CommunicatorOf,
     link_of: Callable[[Phase], ServerLink],
     ahead: Executor | None = None,
+    tracer: UnitTracer | None = None,
 ) -> WorkerLoop:
     """Return the loop of one worker over its phases, with a runner for each mode.
 
@@ -57,12 +65,13 @@ def worker_loop(
       communicator_of: the phase -> how its members sum and average.
       link_of: the phase -> the link to its servers.
       ahead: runs lease renewals in the background of the training; None asks when there is nothing left.
+      tracer: traces units; the workers of one process share it.
     """
     config = run.config
     communicator_of = emulated_collectives(run, programs, communicator_of, recorder.clock)
     emulation = Emulation(config.emulation, config.workload)
     prefetch = Prefetch(programs.batch) if getattr(run.task.source, "threads", 0) else None
-    context = WorkerContext(worker, chief, programs, recorder, emulation, prefetch)
+    context = WorkerContext(worker, chief, programs, recorder, emulation, prefetch, tracer)
     runners = {
         LOCKSTEP: lockstep_runner(context, replica, communicator_of, ahead),
         SERVER: ServerRunner(context, link_of, ahead),

@@ -217,7 +217,7 @@ class RoleState(_message.Message):
     def __init__(self, phase: _Optional[_Union[Phase, _Mapping]] = ..., open: _Optional[bool] = ..., stream: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., completed: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("role", "id", "pid", "host", "address", "schema", "version", "restart_count", "role_state", "process_group")
+    __slots__ = ("role", "id", "pid", "host", "address", "schema", "version", "restart_count", "role_state", "process_group", "devices")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +228,7 @@ class Hello(_message.Message):
     RESTART_COUNT_FIELD_NUMBER: _ClassVar[int]
     ROLE_STATE_FIELD_NUMBER: _ClassVar[int]
     PROCESS_GROUP_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
     role: str
     id: int
     pid: int
@@ -238,7 +239,8 @@ class Hello(_message.Message):
     restart_count: int
     role_state: RoleState
     process_group: str
-    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., schema: _Optional[str] = ..., version: _Optional[str] = ..., restart_count: _Optional[int] = ..., role_state: _Optional[_Union[RoleState, _Mapping]] = ..., process_group: _Optional[str] = ...) -> None: ...
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., schema: _Optional[str] = ..., version: _Optional[str] = ..., restart_count: _Optional[int] = ..., role_state: _Optional[_Union[RoleState, _Mapping]] = ..., process_group: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("incarnation", "heartbeat_secs", "lease_secs")
@@ -445,7 +447,7 @@ class Exchange(_message.Message):
     def __init__(self, sent: _Optional[float] = ..., received: _Optional[float] = ..., replied: _Optional[float] = ..., returned: _Optional[float] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("role", "id", "incarnation", "phase_id", "completed", "sequence", "applied", "dropped", "staleness", "num_losses", "loss_sum", "compute_secs", "wait_secs", "compile_secs", "first_applied", "last_applied", "spans", "doing", "hold_secs", "exchange", "unit_secs", "doing_secs", "usual_secs", "sent_bytes", "received_bytes")
+    __slots__ = ("role", "id", "incarnation", "phase_id", "completed", "sequence", "applied", "dropped", "staleness", "num_losses", "loss_sum", "compute_secs", "wait_secs", "compile_secs", "first_applied", "last_applied", "spans", "doing", "hold_secs", "exchange", "unit_secs", "doing_secs", "usual_secs", "sent_bytes", "received_bytes", "peak_secs")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -471,6 +473,7 @@ class Report(_message.Message):
     USUAL_SECS_FIELD_NUMBER: _ClassVar[int]
     SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PEAK_SECS_FIELD_NUMBER: _ClassVar[int]
     role: str
     id: int
     incarnation: int
@@ -496,7 +499,8 @@ class Report(_message.Message):
     usual_secs: float
     sent_bytes: int
     received_bytes: int
-    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., incarnation: _Optional[int] = ..., phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., completed: _Optional[int] = ..., sequence: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[DroppedUnit, _Mapping]]] = ..., staleness: _Optional[_Iterable[int]] = ..., num_losses: _Optional[int] = ..., loss_sum: _Optional[float] = ..., compute_secs: _Optional[float] = ..., wait_secs: _Optional[float] = ..., compile_secs: _Optional[float] = ..., first_applied: _Optional[float] = ..., last_applied: _Optional[float] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., doing: _Optional[str] = ..., hold_secs: _Optional[float] = ..., exchange: _Optional[_Union[Exchange, _Mapping]] = ..., unit_secs: _Optional[_Iterable[float]] = ..., doing_secs: _Optional[float] = ..., usual_secs: _Optional[float] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ...) -> None: ...
+    peak_secs: float
+    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., incarnation: _Optional[int] = ..., phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., completed: _Optional[int] = ..., sequence: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[DroppedUnit, _Mapping]]] = ..., staleness: _Optional[_Iterable[int]] = ..., num_losses: _Optional[int] = ..., loss_sum: _Optional[float] = ..., compute_secs: _Optional[float] = ..., wait_secs: _Optional[float] = ..., compile_secs: _Optional[float] = ..., first_applied: _Optional[float] = ..., last_applied: _Optional[float] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., doing: _Optional[str] = ..., hold_secs: _Optional[float] = ..., exchange: _Optional[_Union[Exchange, _Mapping]] = ..., unit_secs: _Optional[_Iterable[float]] = ..., doing_secs: _Optional[float] = ..., usual_secs: _Optional[float] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., peak_secs: _Optional[float] = ...) -> None: ...
 
 class ReportReply(_message.Message):
     __slots__ = ("phase_id", "revoked", "done", "received", "replied")
