@@ -99,6 +99,7 @@ class Programs:
         def compiled(program: Callable[..., Any], **options: Any) -> Any:
             return placement.jit(_announced(program), **options)
 
+        self._micro_steps = micro_steps
         gradient = functools.partial(_unit_gradient, task, optimizer.clip, micro_steps)
         self.unit_gradient = compiled(gradient)
         self._round_parameters, self._round_grads = compiled(self._rounded_parameters), compiled(_rounded_grads)
@@ -267,7 +268,7 @@ class Programs:
         """Return the operations of each device for a unit's gradient, as XLA counts them in the compiled program.
 
         That has computed a gradient with such arguments before: nothing is compiled. A scan counts as one of its
-        iterations, and what is computed again for the backward pass (remat) counts.
+        iterations, but that over the parts of a unit, and what is computed again for the backward pass (remat) counts.
 
         Args:
           parameters: see `gradient`.
@@ -279,9 +280,9 @@ class Programs:
         parameters = at.at_worker(parameters, worker)
         if wire != FLOAT32:
             parameters = at.at_worker(self._round_parameters(parameters), worker)
-        lowered = self.unit_gradient.lower(parameters, at.batch(batch, worker), np.int32(0), key)
+        lowered = self.unit_gradient.lower(parameters, at.batch(batch, worker), np.int32(0), key, self.frozen.at(worker))
         cost = lowered.compile().cost_analysis()
-        return max(0.0, float((cost or {}).get("flops", 0.0)))
+        return self._micro_steps * max(0.0, float((cost or {}).get("flops", 0.0)))
 
     def sum(self, contributions: Sequence[Any], weights: Sequence[float] = ()) -> Any:
         """Return the sum of contributions in their order, to the bit what `total` gives for any number of them.

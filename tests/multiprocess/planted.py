@@ -301,8 +301,8 @@ def worker_1_has_a_broken_device() -> None:
 
     gradient = Programs.gradient
 
-    def broken(self, parameters, unit, wire="float32", worker=0):
-        made = gradient(self, parameters, unit, wire, worker)
+    def broken(self, parameters, unit, wire="float32", worker=0, batch=None):
+        made = gradient(self, parameters, unit, wire, worker, batch)
         return {**made, "floats": jax.tree.map(lambda leaf: leaf * np.float32("nan"), made["floats"])}
 
     Programs.gradient = broken
