@@ -280,7 +280,8 @@ class Programs:
         parameters = at.at_worker(parameters, worker)
         if wire != FLOAT32:
             parameters = at.at_worker(self._round_parameters(parameters), worker)
-        lowered = self.unit_gradient.lower(parameters, at.batch(batch, worker), np.int32(0), key, self.frozen.at(worker))
+        frozen = self.frozen.at(worker)
+        lowered = self.unit_gradient.lower(parameters, at.batch(batch, worker), np.int32(0), key, frozen)
         cost = lowered.compile().cost_analysis()
         return self._micro_steps * max(0.0, float((cost or {}).get("flops", 0.0)))
 
