@@ -15,7 +15,7 @@ from hybridsync.telemetry.trackers import _Tracker
 from tests.trainers import events_of, lines_of, mlp_trainer
 
 
-class Kept(_Tracker):
+class Following(_Tracker):
     """Keeps what it is to log, from its start on."""
 
     def __init__(self) -> None:
@@ -28,13 +28,13 @@ class Kept(_Tracker):
         self.logged.append((units, secs, figures))
 
 
-class Failing(Kept):
+class Failing(Following):
     def on_start(self, run: CallbackRun) -> None:
         raise OSError("the tracker cannot be reached")
 
 
 def test_trackers_are_handed_all_figures_under_the_names_that_people_look_for(tmp_path: Path) -> None:
-    kept, failing, workdir = Kept(), Failing(), tmp_path / "run"
+    kept, failing, workdir = Following(), Failing(), tmp_path / "run"
     telemetry = TelemetryConfig(evaluate_units=16, log_secs=0.05)
     mlp_trainer("bsp:50%,asp", 64, workdir=workdir, telemetry=telemetry, callbacks=[kept, failing]).fit()
     logged = {tag: [(units, secs, found[tag]) for units, secs, found in kept.logged if tag in found] for tag in TAGS}

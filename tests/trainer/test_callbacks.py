@@ -147,9 +147,9 @@ class Hanging(Callback):
 def test_training_does_not_wait_for_a_callback_that_hangs_and_the_run_names_it(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(callback_thread, "LATE_SECS", 0.0)
     monkeypatch.setattr(callback_thread, "END_SECS", 0.5)
-    hanging, seen, workdir = Hanging(), Recording(), tmp_path / "run"
+    hanging, workdir = Hanging(), tmp_path / "run"
     try:
-        result = tally_trainer("bsp:50%,asp", 64, workdir=workdir, callbacks=[hanging, seen]).fit()
+        result = tally_trainer("bsp:50%,asp", 64, workdir=workdir, callbacks=[hanging]).fit()
     finally:
         hanging.let_go.set()
     assert result.completed and is_exact(result.summary.final)
@@ -263,7 +263,7 @@ def test_stop_loses_nothing_where_workers_have_states_of_their_own(plan: str, tm
 
 def test_a_stopped_run_is_where_another_one_begins(tmp_path: Path) -> None:
     options: dict[str, Any] = {"workdir": tmp_path / "run", "telemetry": EVALUATED, "emulation": SLOW}
-    assert mlp_trainer("asp", 400, callbacks=[StopAt(8)], **options).fit().summary.exit == "stopped"
+    assert mlp_trainer("asp", 4000, callbacks=[StopAt(8)], **options).fit().summary.exit == "stopped"
     assert mlp_trainer("asp", 8, workdir=tmp_path / "further", init_from=tmp_path / "run").fit().completed
 
 
@@ -308,9 +308,9 @@ class Interrupting(Callback):
 
 
 def test_an_interrupt_out_of_a_callback_saves_and_the_next_run_completes(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"workdir": tmp_path / "run", "emulation": SLOW}
-    assert tally_trainer("asp", 400, callbacks=[Interrupting()], **options).fit().summary.exit == "preempted"
-    assert tally_trainer("asp", 400, **options).fit().completed
+    interrupted = tally_trainer("asp", 2000, workdir=tmp_path / "run", emulation=SLOW, callbacks=[Interrupting()]).fit()
+    assert interrupted.summary.exit == "preempted" and interrupted.summary.units.rolled_back == 0
+    assert tally_trainer("asp", 2000, workdir=tmp_path / "run").fit().completed
 
 
 FILE = """

@@ -14,9 +14,10 @@ import pytest
 
 from hybridsync import CheckpointConfig, EmulationConfig, KeepBest, TelemetryConfig, Trainer
 from hybridsync.core.errors import ConfigError
+from hybridsync.trainer import FitResult
 from hybridsync.training.task import Task
 from tests.tasks import plain_sgd, tally_task
-from tests.trainers import events_of
+from tests.trainers import events_of, fit_and_stop
 
 UNITS = 64
 
@@ -30,13 +31,17 @@ def judged(task: Task, best_at: int, metric: str = "accuracy", sign: int = 1) ->
     return dataclasses.replace(task, summarize=summarize)
 
 
-def fit(workdir: Path | None, keep_best: KeepBest, task: Task, **fields: Any) -> Any:
-    fields = {"workers": 2, "checkpoint": CheckpointConfig(secs=3600.0, keep=1), **fields}
+def trainer(workdir: Path | None, task: Task, keep_best: KeepBest) -> Trainer:
+    fields: dict[str, Any] = {"workers": 2, "checkpoint": CheckpointConfig(secs=3600.0, keep=1)}
     telemetry = TelemetryConfig(evaluate_units=8)
     options: dict[str, Any] = {"workload": UNITS, "unit_size": 1, "plan": "asp", "progress": False}
-    emulation = EmulationConfig(compute_secs=0.02)
+    emulation = EmulationConfig(compute_secs=0.05)
     options |= {"telemetry": telemetry, "emulation": emulation, "workdir": workdir, "callbacks": [keep_best], **fields}
-    return Trainer(task, plain_sgd(), **options).fit()
+    return Trainer(task, plain_sgd(), **options)
+
+
+def fit(workdir: Path | None, keep_best: KeepBest, task: Task) -> FitResult:
+    return trainer(workdir, task, keep_best).fit()
 
 
 def restored(best: Path) -> Any:
@@ -69,14 +74,7 @@ def test_the_best_checkpoint_is_kept_and_read_as_the_page_says(metric: str, mode
 
 def test_a_run_that_goes_on_keeps_the_best_of_all_its_sessions(tmp_path: Path) -> None:
     workdir, task = tmp_path / "run", judged(tally_task(UNITS), 20)
-
-    class AndStop(KeepBest):
-        def on_evaluation(self, run: Any, evaluation: Any) -> None:
-            super().on_evaluation(run, evaluation)
-            if evaluation["units"] >= 32:
-                raise KeyboardInterrupt
-
-    assert fit(workdir, AndStop(), task).summary.exit == "preempted"
+    assert fit_and_stop(trainer(workdir, task, KeepBest()), 40).summary.exit == "preempted"
     before = json.loads((workdir / "best" / "best.json").read_text())
     assert fit(workdir, KeepBest(), task).completed
     assert json.loads((workdir / "best" / "best.json").read_text()) == before
