@@ -58,6 +58,7 @@ def on_mesh(rules: Iterable[tuple[str, object]], axes: Iterable[str]) -> tuple[t
 
 
 def _axes_of(to: object) -> tuple[str, ...]:
+    # What a model's annotation holds is checked by Flax, not by types.
     return (to,) if isinstance(to, str) else tuple(to or ())  # type: ignore[call-overload]
 
 

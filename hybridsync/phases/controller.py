@@ -181,7 +181,7 @@ class Controller:
             # What was under way may have been broken off before it was noted: what is committed now, counts.
             gathering = replace(switching, committing=self._stages.commit.is_under_way, step=Step.GATHER)
             self._train_or_stop(partial(self._follow, gathering, (Command.GATHER,)))
-        except Exception as another:
+        except Exception as another:  # the error that ends the run is the first one
             raise error from another
 
     def _train(self) -> None:

@@ -102,9 +102,6 @@ def _try_evaluation(run: Run, state: TrainState) -> None:
         jax.eval_shape(run.shared_device.traced(sums), state.params, state.model_state, batch, abstract_frozen(task))
 
 
-# --- what each function must return ---
-
-
 def _check_description(source: UnitSource) -> None:
     with _trying("the source's num_examples", DataError):
         number = source.num_examples
@@ -179,9 +176,6 @@ def _kind(value: Any) -> str:
     if isinstance(value, tuple):
         return f"a tuple of {len(value)}"
     return f"a {type(value).__name__}"
-
-
-# --- who raised ---
 
 
 def _guarded(task: Task) -> Task:
