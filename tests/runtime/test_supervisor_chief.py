@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -15,6 +16,7 @@ from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.ports import SupervisorPort
 from hybridsync.runtime.crash_loop import MAX_FAILURES
 from hybridsync.runtime.host_messages import Ended
+from hybridsync.runtime.role_addresses import RoleAddresses
 from hybridsync.runtime.running_role import RunningRole
 from hybridsync.runtime.supervisor import Supervisor
 from hybridsync.runtime.supervisor_spec import SupervisorSpec
@@ -381,4 +383,5 @@ def test_a_mistake_of_the_users_is_what_the_exit_code_says_where_the_chief_does_
 def test_a_second_signal_ends_the_run_though_its_chief_has_just_ended(tmp_path: Path) -> None:
     watch = Watch(tmp_path, 1)
     watch.agent.num_signals = 2
-    assert watch.inside._watch(-1) == EXIT_FAILED
+    with closing(RoleAddresses("127.0.0.1", num_hosts=2)) as addresses:  # without sockets
+        assert watch.inside._watch(-1, addresses) == EXIT_FAILED
