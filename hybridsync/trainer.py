@@ -221,7 +221,8 @@ class Trainer:
         for name in ("workdir", "init_from", "history"):
             options[name] = _path(options.get(name))  # before the file runs, which may change the working directory
         loaded = load_config(file, overrides)
-        options.setdefault("callbacks", loaded.callbacks(loaded.config))
+        if "callbacks" not in options:
+            options["callbacks"] = loaded.callbacks(loaded.config)
         return cls(*loaded.build(loaded.config), loaded.config, file=file, **options)
 
     def add_hook(self, hook: Hook, *, every: int) -> None:

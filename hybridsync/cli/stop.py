@@ -18,10 +18,10 @@ from hybridsync.cli.reason import checked_reason
 from hybridsync.cli.standard_streams import outlast
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, ConfigError, HybridSyncError, WaitTimeout
 from hybridsync.core.paths import local_path
-from hybridsync.interfaces.commands import StopRequest
+from hybridsync.interfaces.commands import ENDS, StopRequest
 from hybridsync.runtime.control_file import read_control
 from hybridsync.runtime.running_run import await_end, command_port, explained
-from hybridsync.telemetry.summary import ENDS, SUMMARY_FILE, read_summary
+from hybridsync.telemetry.summary import SUMMARY_FILE, read_summary
 
 STOP_SECS = 180.0
 """How long the run may take to save and leave; its supervisor gives up the chief after 120 s."""

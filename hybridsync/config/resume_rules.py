@@ -18,6 +18,7 @@ from typing import Any
 from hybridsync.config.run_config import RunConfig
 from hybridsync.config.typing import as_tuples
 from hybridsync.core.errors import ConfigError, ResumeError
+from hybridsync.core.plan import Plan
 
 FIXED = ("workload", "seed", "model", "optimizer", "data")
 """Fields that identify a run; all others may change when it resumes."""
@@ -82,7 +83,10 @@ def check_resumable(
         if name not in ACCEPTABLE or not accept_changes
         for path, before, now in leaf_differences(name, saved.get(name, ABSENT), wanted[name])
     ]
+    plan = Plan.parse(config.plan)
     before, now = _momentum(saved), _momentum(wanted)
+    if plan.has_passes:  # the saved plan has units in their place; compared again once the data are known
+        before["plan"] = now["plan"]
     differences += [
         f"{path} while its momentum is handled by it: it was started with {before[path]}, the configuration says "
         f"{now[path]}"
@@ -101,6 +105,13 @@ def check_resumable(
             f"this run cannot go on with another unit_size: it was started with {unit_size}, "
             f"the configuration says {config.unit_size}; use the earlier value, or pass --convert_units"
         )
+    if unit_size != config.unit_size:
+        for each in (Plan.parse(saved["plan"]), plan):
+            if any(stage.measure != "%" for stage in each.stages):
+                raise ResumeError(
+                    f"--convert_units converts shares of the workload, and the plan {str(each)!r} has lengths in "
+                    f"units; keep unit_size={unit_size}, or train with shares from the start"
+                )
 
 
 def _momentum(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+ENDS = ("completed", "stopped")
+"""Values of `exit` with which a run is over for good."""
+
 PENDING = -1
 """The stage of an order that no phase has been entered for yet."""
 

@@ -27,7 +27,7 @@ from hybridsync.phases.checkpointing import Commit
 from hybridsync.phases.guests import Guests, name_of
 from hybridsync.policies.straggler_detector import Decision
 from hybridsync.storage.jsonl import plain
-from hybridsync.telemetry.events import COMMON, read_events, started_at
+from hybridsync.telemetry.events import NO_FIGURES, read_events, started_at
 from hybridsync.telemetry.host_units import HostWorker, nested
 from hybridsync.telemetry.metrics import Metrics, Staleness
 from hybridsync.telemetry.older_times import TRAINING_STARTED
@@ -39,7 +39,7 @@ from hybridsync.training.evaluation import numbers
 from hybridsync.training.run import Run
 
 Hook = Callable[[Metrics], None]
-_TAKEN = {*COMMON, "units", "examples", "state_t", "self"}
+_TAKEN = {*NO_FIGURES, "self"}
 """Names that no figure of an evaluation may have: its event has them already."""
 
 

@@ -51,6 +51,7 @@ def spread_of(values: Iterable[float | None]) -> Spread:
 def mean_line(lines: Iterable[Sequence[Point]]) -> MeanLine:
     """Return the mean of some runs' lines, over the stretch that all of them cover.
 
+    Where they share none, each place has the mean of the lines that cover it: short runs of unequal speed.
     It stands at the places that all lines share, where those are most of the shortest line's. Otherwise it
     stands at equal steps, and each line is interpolated between its points.
     """
@@ -62,12 +63,16 @@ def mean_line(lines: Iterable[Sequence[Point]]) -> MeanLine:
         places = shared
     else:
         low, high = max(line[0][0] for line in each), min(line[-1][0] for line in each)
+        if low >= high:
+            low, high = min(line[0][0] for line in each), max(line[-1][0] for line in each)
         steps = NUM_PLACES - 1
-        places = [low + (high - low) * step / steps for step in range(NUM_PLACES)] if low < high else []
+        places = [low + (high - low) * step / steps for step in range(NUM_PLACES)] if low < high else [low]
     points, edges = [], []
     for at in places:
-        values = [_value(line, at) for line in each]
-        mean, sd = statistics.fmean(values), statistics.stdev(values)
+        values = [_value(line, at) for line in each if line[0][0] <= at <= line[-1][0]]
+        if not values:
+            continue
+        mean, sd = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
         points.append((at, mean))
         edges.append((at, mean - sd, mean + sd))
     return MeanLine(tuple(points), tuple(edges), len(each))

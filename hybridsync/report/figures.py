@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hybridsync.interfaces.commands import ENDS
 from hybridsync.report.averages import mean_line
 from hybridsync.report.charts import NUM_COLORS, STYLES, Band, Chart, Line, Over, Style
 from hybridsync.report.model import RunModel
@@ -36,7 +37,7 @@ class Series:
     @property
     def averaged(self) -> tuple[RunModel, ...]:
         """Return the runs that a mean line is of; see `Group.averaged`."""
-        return tuple(run for run in self.runs if run.exit == "completed") or self.runs
+        return tuple(run for run in self.runs if run.exit in ENDS) or self.runs
 
     def line(
         self, points: Callable[[RunModel], Sequence[Point]], what: str = "", style: Style | None = None, color: int = -1

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from hybridsync.config.keywords import did_you_mean
 from hybridsync.core.counted import counted
 from hybridsync.core.errors import ConfigError
+from hybridsync.interfaces.commands import ENDS
 from hybridsync.report.averages import Spread, mean_line, spread_of
 from hybridsync.report.charts import NUM_COLORS, STYLES, Chart, Line, Over
 from hybridsync.report.history import RunHistory
@@ -34,11 +35,11 @@ class Group:
 
     @property
     def averaged(self) -> tuple[RunHistory, ...]:
-        """Return the runs that a mean line is of: those that completed, or all while none has.
+        """Return the runs that a mean line is of: those that completed or were stopped, or all while none has.
 
         A mean ends where the first of its runs ends, so one that failed early would leave little of it.
         """
-        return tuple(run for run in self.runs if run.exit == "completed") or self.runs
+        return tuple(run for run in self.runs if run.exit in ENDS) or self.runs
 
     @property
     def label(self) -> str:
@@ -67,13 +68,14 @@ class Groups:
     def rows(self) -> list[dict[str, Any]]:
         """Return a row a group: its values, `runs`, `completed`, `reached`, and X_mean, X_sd and X_n of each figure X.
 
-        Final figures, `seconds` and `examples_per_sec` are of the runs that completed. `secs_to_reach` and
+        Final figures, `seconds` and `examples_per_sec` are of the runs that completed, or were stopped by a
+        callback: `completed` counts both. `secs_to_reach` and
         `units_to_reach` are of the runs that reached `at`, by their first evaluation there.
         """
         rows = []
         for group in self.groups:
             row: dict[str, Any] = {**dict(zip(self.by, group.values, strict=True)), "runs": len(group.runs)}
-            row["completed"] = sum(run.exit == "completed" for run in group.runs)
+            row["completed"] = sum(run.exit in ENDS for run in group.runs)
             if self.at is not None:
                 row["reached"] = sum(self._reached(run) is not None for run in group.runs)
             for name, spread in self._spreads(group).items():
@@ -140,7 +142,7 @@ class Groups:
 
     def _figures(self, run: RunHistory) -> dict[str, float | None]:
         """Return a run's figures; None for one that it has not, or not yet."""
-        summary = run.summary if run.exit == "completed" else {}
+        summary = run.summary if run.exit in ENDS else {}
         final = {key: value for key, value in summary.get("final", {}).items() if isinstance(value, int | float)}
         secs = summary.get("seconds")
         figures = {**final, "seconds": secs, "examples_per_sec": summary["examples"] / secs if secs else None}

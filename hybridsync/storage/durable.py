@@ -360,6 +360,7 @@ class WorkdirLock:
         self._descriptor: int | None = None
         self._beats: Beats | None = None
         self._nonce = ""
+        self._following = threading.Lock()  # several threads of a process check
         self._renewed: list[int] = []
         self._links = self._found_links()  # the user's own
         self._folder: os.stat_result | None = None
@@ -387,8 +388,11 @@ class WorkdirLock:
         """
         found = LockRecord.parse(read_anew(self._path))
         if found is None:
-            self._follow()
-            found = LockRecord.parse(read_anew(self._path))
+            with self._following:
+                found = LockRecord.parse(read_anew(self._path))
+                if found is None:
+                    self._follow()
+                    found = LockRecord.parse(read_anew(self._path))
         if found is None or found.nonce != self._nonce:
             here = f"process {os.getpid()} on {socket.gethostname()}"
             raise WorkdirTaken(

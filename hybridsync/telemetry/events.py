@@ -21,6 +21,9 @@ EVENTS_FILE = "events.jsonl"
 COMMON = {"t": "a number", "wall": "a number", "kind": "a text", "phase": "a count"}
 """The fields of every line, and their kinds (see `telemetry.kinds`)."""
 
+NO_FIGURES = frozenset({*COMMON, "units", "examples", "state_t"})
+"""Fields of an `evaluation` that are no figures of the task."""
+
 FIELDS: dict[str, dict[str, str]] = {
     "run_started": {},
     "role_started": {"role": "a text", "id": "a count", "pid": "a count", "host": "a text", "address": "a text"},

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hybridsync.interfaces.commands import Evaluation, Figure
-from hybridsync.telemetry.events import Elapsed, Events, started_at
+from hybridsync.telemetry.events import NO_FIGURES, Elapsed, Events, started_at
 from hybridsync.telemetry.host_units import HostWorker, added, has_several, shares_of, units_by_host
 from hybridsync.telemetry.metrics import Metrics, MetricsSink
 
@@ -198,8 +198,7 @@ def _role_started(newest: Newest, event: Mapping[str, Any]) -> Newest:
 
 
 def _evaluation(newest: Newest, event: Mapping[str, Any]) -> Newest:
-    common = ("t", "wall", "kind", "phase", "examples", "units", "state_t")
-    found = _finite({name: value for name, value in event.items() if name not in common})
+    found = _finite({name: value for name, value in event.items() if name not in NO_FIGURES})
     measured = Evaluation(event.get("units", -1), tuple(Figure(*each) for each in found.items()))
     return replace(newest, evaluations=(*newest.evaluations, measured)[-MOST_EVALUATIONS:])
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from hybridsync.config import RunConfig, to_json
 from hybridsync.core.errors import WorkdirError
+from hybridsync.interfaces.commands import ENDS
 from hybridsync.storage.durable import Fence, read_file, unfenced, write_durable
 from hybridsync.storage.jsonl import encode
 
@@ -22,9 +23,6 @@ _HOLDS: Mapping[str, Mapping[str, type]] = {
     SUMMARY_FILE: {"exit": str, "units": dict},
 }
 """The values that are read back from each file, by their paths inside."""
-
-ENDS = ("completed", "stopped")
-"""Values of `exit` with which a run is over for good."""
 
 PACKAGES = ("hybridsync", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grpcio", "protobuf", "numpy")
 

@@ -16,10 +16,9 @@ from hybridsync.config import to_json
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import ConfigError
 from hybridsync.interfaces.callbacks import Callback, CallbackRun, Values
-from hybridsync.telemetry.events import COMMON
+from hybridsync.telemetry.events import NO_FIGURES
 from hybridsync.telemetry.summary import read_identity
 
-_NO_FIGURES = {*COMMON, "units", "examples"}
 _MOST_CHARS = 500
 """Characters of a parameter that MLflow's servers have taken in all versions."""
 
@@ -36,7 +35,7 @@ class _Tracker(Callback):
         self._take(metrics, figures)
 
     def on_evaluation(self, run: CallbackRun, evaluation: Values) -> None:
-        figures = {f"eval/{name}": value for name, value in evaluation.items() if name not in _NO_FIGURES}
+        figures = {f"eval/{name}": value for name, value in evaluation.items() if name not in NO_FIGURES}
         self._take(evaluation, figures)
 
     def on_phase(self, run: CallbackRun, phase: Values) -> None:

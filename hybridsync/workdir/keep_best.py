@@ -13,6 +13,7 @@ from hybridsync.core.errors import CheckpointError, ConfigError
 from hybridsync.interfaces.callbacks import Callback, CallbackRun, Values
 from hybridsync.storage.checkpoints.manifest import Damaged, read_manifest
 from hybridsync.storage.durable import make_directory, read_file, sync_directory, write_durable
+from hybridsync.telemetry.events import NO_FIGURES
 from hybridsync.workdir.resuming import CHECKPOINTS
 
 BEST = "best"
@@ -57,7 +58,7 @@ class KeepBest(Callback):
         if self._workdir is None:
             return
         if self._metric not in evaluation:
-            figures = sorted(evaluation.keys() - {"t", "wall", "kind", "phase", "examples", "units"})
+            figures = sorted(evaluation.keys() - NO_FIGURES)
             raise ConfigError(f"evaluations have no {self._metric!r}; name one of {', '.join(figures)} to KeepBest")
         value, self._measured = evaluation[self._metric], evaluation["units"]
         try:
@@ -105,7 +106,10 @@ def _hold(workdir: Path, units: int) -> Path | None:
         return None
     held = make_directory(workdir / BEST / HELD) / step.name
     if not held.exists():
-        shutil.copytree(step, held, copy_function=_link)
+        partial = held.with_name(f".{step.name}")  # a copy that is broken off must not pass for a checkpoint
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(step, partial, copy_function=_link)
+        os.rename(partial, held)
     return held
 
 

@@ -33,11 +33,12 @@ from hybridsync.telemetry.events import read_events, read_sound_events, started_
 from hybridsync.telemetry.metrics import read_metrics
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import read_config, read_identity, read_summary, versions, write_config
+from hybridsync.training.frozen import digests, frozen_leaves
 from hybridsync.training.run import Run
 from hybridsync.training.snapshot import SnapshotBuffer
 from hybridsync.training.state import TrainState
 from hybridsync.workdir.resuming import CHECKPOINTS, Allowed, Resume, check_init_from, check_record, check_workdir
-from hybridsync.workdir.trained import TRACED_BY, Trained, changes
+from hybridsync.workdir.trained import TRACED_BY, Trained, changes, frozen_changes
 from hybridsync.workdir.trial import gradient_digest, try_functions
 
 
@@ -328,6 +329,12 @@ def _adopt(run: Run, init_from: Path, state: TrainState) -> TrainState:
         restored = store.newest(state)
     if restored is None:
         raise ResumeError(f"init_from names {init_from}, which holds no checkpoint; name a run that has saved one")
+    before = ((read_config(init_from) or {}).get("trained") or {}).get("frozen") or {}
+    if before and (others := [*frozen_changes(before, digests(frozen_leaves(run.task, run.config.seed)))]):
+        raise ResumeError(
+            f"{init_from} trained with another {'; another '.join(others)}; start from the same frozen leaves: the "
+            "same seed, or the same weights"
+        )
     found = _with_own_values(run, restored.state)
     return dataclasses.replace(state, params=found.params, opt_state=found.opt_state, model_state=found.model_state)
 

@@ -51,7 +51,7 @@ def changes(
     constant = len({*saved["rates"]}) == len({*now.rates}) == 1
     if saved["unit_size"] == now.unit_size or constant:  # else the places of a schedule are elsewhere
         yield from _rate_changes(saved["rates"], now.rates, workload)
-    yield from _frozen_changes(saved.get("frozen", {}), now.frozen)
+    yield from frozen_changes(saved.get("frozen", {}), now.frozen)
     if not comparable:
         return
     gradient = now.gradient if saved["unit_size"] == now.unit_size else gradient_of(saved["unit_size"])
@@ -63,7 +63,8 @@ def changes(
             yield f"{what}: its digest was {before}, is {after}"
 
 
-def _frozen_changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+def frozen_changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    """Yield which leaves that are not trained have other digests, by their paths."""
     found = [path for path in sorted(before.keys() | now.keys()) if before.get(path) != now.get(path)]
     if found:
         path, more = found[0], f" (and {len(found) - 1} more)" if len(found) > 1 else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
@@ -25,9 +26,10 @@ class Prefetch:
     def __init__(self, read: Callable[[int], Batch]) -> None:
         self._read = read
         self._ahead: int | None = None
-        self._wanted: SimpleQueue[int] = SimpleQueue()
+        self._wanted: SimpleQueue[int | None] = SimpleQueue()
         self._found: SimpleQueue[Batch | BaseException] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._has_begun = False
+        weakref.finalize(self, self._wanted.put, None)  # the thread ends with the last worker that could ask it
 
     def take(self, unit: int, ahead: Callable[[], int | None]) -> Batch:
         """Return the raw examples of `unit`, and begin to read those of the unit that `ahead` names.
@@ -53,16 +55,21 @@ class Prefetch:
         return batch
 
     def _begin(self, unit: int) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="prefetch", daemon=True)
-            self._thread.start()
+        if not self._has_begun:
+            self._has_begun = True
+            queues = self._read, self._wanted, self._found  # not this object, which would then live as long
+            threading.Thread(target=_serve, args=queues, name="prefetch", daemon=True).start()
         self._ahead = unit
         self._wanted.put(unit)
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                batch: Batch | BaseException = self._read(self._wanted.get())
-            except BaseException as error:  # noqa: BLE001 the worker raises it if it comes to that unit
-                batch = error
-            self._found.put(batch)
+
+def _serve(
+    read: Callable[[int], Batch], wanted: SimpleQueue[int | None], found: SimpleQueue[Batch | BaseException]
+) -> None:
+    while (unit := wanted.get()) is not None:
+        try:
+            batch: Batch | BaseException = read(unit)
+        except BaseException as error:  # noqa: BLE001 the worker raises it if it comes to that unit
+            batch = error
+        found.put(batch)
+        del batch

@@ -477,6 +477,13 @@ def test_another_unit_size_is_possible_when_units_are_converted() -> None:
     check_resumable(to_json(CONFIG), replace(CONFIG, unit_size=64), convert_units=True)
 
 
+@pytest.mark.parametrize("plan", ["bsp:1u,asp", "bsp:1passes,asp"])
+def test_lengths_in_units_are_not_converted(plan: str) -> None:
+    config = replace(CONFIG, plan=plan)
+    with pytest.raises(ResumeError, match="--convert_units converts shares of the workload, and the plan 'bsp:1"):
+        check_resumable(to_json(config), replace(config, unit_size=64), convert_units=True)
+
+
 def test_a_file_that_nobody_may_look_for_is_refused_in_one_line(tmp_path: Path) -> None:
     with no_access(tmp_path):
         for load, kind in ((load_config, "configuration"), (load_scenario, "scenario")):

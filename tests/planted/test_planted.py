@@ -107,15 +107,16 @@ def lost_worker(tmp_path) -> None:
             return heard(self, report)
         return ReportReply(report.phase_id, revoked=False)
 
-    def with_restart_count(*args):
-        return dataclasses.replace(first_words(*args), restart_count=int(died.is_set() and args[:2] == ("worker", 2)))
+    def with_restart_count(self, *args):
+        words = first_words(self, *args)
+        return dataclasses.replace(words, restart_count=int(died.is_set() and args[:2] == ("worker", 2)))
 
     heard, first_words = ChiefService.report, InProcess._hello
     reborn: list[threading.Thread] = []
     with pytest.MonkeyPatch.context() as patch:
         wrap_carriers(patch, die_once)
         patch.setattr(InProcess, "_thread_failed", restart)
-        patch.setattr(InProcess, "_hello", staticmethod(with_restart_count))
+        patch.setattr(InProcess, "_hello", with_restart_count)
         patch.setattr(ChiefService, "report", report_for_the_living)
         trainer = tally_trainer("asp", WORKLOAD, emulation=SLOW, drain_secs=60.0)
         watchdog = threading.Thread(target=give_up_where_it_stands, args=(trainer, died, over))

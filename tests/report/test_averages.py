@@ -25,7 +25,9 @@ def test_of_two_values_at_one_place_the_later_counts() -> None:
 
 def test_one_line_has_no_band_and_lines_apart_have_no_mean() -> None:
     assert mean_line([[(1.0, 2.0)]]).edges == () == mean_line([]).points
-    assert mean_line([[(1.0, 2.0)], [(3.0, 4.0)]]).points == ()
+    apart = mean_line([[(0.0, 2.0), (1.0, 4.0)], [(2.0, 6.0), (3.0, 8.0)]])
+    assert apart.points[0] == (0.0, 2.0) and apart.points[-1] == (3.0, 8.0), "no run is left out"
+    assert not [at for at, _ in apart.points if 1.0 < at < 2.0]
 
 
 def test_a_deviation_takes_two_values() -> None:

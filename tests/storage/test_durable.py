@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -403,3 +404,12 @@ def test_a_workdir_that_is_removed_while_it_is_locked_is_nobodys(tmp_path):
         with pytest.raises(WorkdirTaken, match="names nobody"):
             lock.check()
         assert not workdir.exists()
+
+
+def test_a_lock_file_is_made_again_by_one_of_several_threads(tmp_path):
+    with WorkdirLock(tmp_path) as lock:
+        for _ in range(30):
+            (tmp_path / "lock").unlink()
+            with ThreadPoolExecutor(3) as threads:
+                for check in [threads.submit(lock.check) for _ in range(3)]:
+                    check.result(30)

@@ -91,7 +91,10 @@ def test_a_result_can_be_pickled_and_says_what_is_left_out(made: Callable[[], Ta
     found = pickle.loads(pickle.dumps(result))  # noqa: S301 our own bytes
     assert (found.accuracy, found.summary) == (result.accuracy, result.summary)
     assert fingerprint(found.state) == fingerprint(result.state)
-    with pytest.raises(HybridSyncError, match=r"task\.model\(result\.state\.params, result\.state\.model_state\)"):
+    with pytest.raises(
+        HybridSyncError,
+        match=r"task\.model\(task\.whole\(result\.state\.params, result\.seed\), result\.state\.model_state\)",
+    ):
         found.model()
 
 

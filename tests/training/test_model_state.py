@@ -304,7 +304,7 @@ def test_what_a_transformation_hands_on_does_not_travel_and_statistics_do(made, 
     params, state = task.init(jax.random.key(0))
     parameters = Parameters(params, state)
     batch = {name: jnp.asarray(field) for name, field in SOURCE.batch(0, unit_size=4, seed=0).items()}
-    program = functools.partial(_unit_gradient, task, None)
+    program = functools.partial(_unit_gradient, task, None, 1)
     contribution = jax.eval_shape(program, parameters, batch, jnp.int32(0), jax.random.key(0))
     offered = contribution["floats"]["stats"], contribution["ints"]
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(offered)]

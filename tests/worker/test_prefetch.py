@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
 
@@ -108,6 +109,19 @@ def test_a_worker_that_waits_for_its_data_reads(reader: Reader) -> None:
     reader.may_read.release()
     worker.join(WAIT_SECS)
     assert found == [{"x": 1}] and noted == ["reading", "has read"]
+
+
+def test_its_thread_ends_with_the_worker(reader: Reader) -> None:
+    prefetch = Prefetch(reader)
+    before = set(threading.enumerate())
+    reader.may_read.release(2)
+    prefetch.take(0, lambda: 1)
+    prefetch.take(1, lambda: None)
+    (thread,) = set(threading.enumerate()) - before
+    del prefetch
+    gc.collect()
+    thread.join(WAIT_SECS)
+    assert not thread.is_alive()
 
 
 class Examples:
