@@ -37,7 +37,8 @@ def test_a_refusal_at_any_call_of_a_save_is_named_and_costs_no_earlier_step(vict
         outcomes[f"found {answer['found']}"] += 1
     print(f"{mode}, every {step} of {answer['calls']} calls: {dict(outcomes)}")
     assert at > 100, "a save makes more calls than that"
-    assert outcomes["refused"] > outcomes["saved"]
+    # Of eight calls, those that a save can do without may be half: which ones come varies with Orbax's threads.
+    assert outcomes["refused"] > (outcomes["saved"] if step == 1 else 0)
 
 
 @pytest.mark.timeout(1200)
