@@ -22,7 +22,7 @@ from hybridsync.interfaces.commands import Order
 from hybridsync.interfaces.messages import Process, RoleEvent, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Span
-from hybridsync.phases.callback_thread import FOLLOWED, CallbackThread
+from hybridsync.phases.callback_threads import FOLLOWED, Callbacks
 from hybridsync.phases.checkpointing import Commit
 from hybridsync.phases.guests import Guests, name_of
 from hybridsync.policies.straggler_detector import Decision
@@ -119,7 +119,7 @@ class Reporter:
         self._orders_told = _newest_order(told)
         self._sharers: frozenset[int] = frozenset()
         self._has_said_sharing = False
-        self._callbacks = CallbackThread(run, chief, self.guests, self.show_line, clock)
+        self._callbacks = Callbacks(run, chief, self.guests, self.show_line, clock)
         self._callbacks.call("on_start")
 
     # --- what the controller reports ---

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from hybridsync import Callback
-from hybridsync.phases import callback_thread
+from hybridsync.phases import callback_threads
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "callbacks.md").read_text()
@@ -32,6 +32,6 @@ def test_blocks_run_in_order_and_the_run_stops_early(tmp_path: Path) -> None:
 def test_the_page_names_every_method_and_the_limits() -> None:
     methods = [name for name in vars(Callback) if name.startswith("on_")]
     assert re.findall(r"^\| `(on_\w+)\(", PAGE, re.MULTILINE) == methods
-    assert f"after {callback_thread.LATE_SECS:g} s it is named" in PAGE
-    assert f"{callback_thread.MOST_WAITING:,} calls wait at most" in PAGE
-    assert f"for {callback_thread.END_SECS:g} s at most" in PAGE
+    assert f"after {callback_threads.LATE_SECS:g} s it is named" in PAGE
+    assert f"{callback_threads.MOST_WAITING:,} calls wait at most" in PAGE
+    assert f"for {callback_threads.END_SECS:g} s at most" in PAGE

@@ -9,15 +9,17 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
 
 from hybridsync import Callback, EmulationConfig, TelemetryConfig, Trainer
+from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import ConfigError
 from hybridsync.emulation.device import Emulation
 from hybridsync.interfaces.callbacks import CallbackRun, Values
-from hybridsync.phases import callback_thread
+from hybridsync.phases import callback_threads
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.trainer import FitResult
 from hybridsync.worker.loop import WorkerLoop
@@ -66,14 +68,14 @@ def test_callbacks_are_called_with_the_record_in_its_order(tmp_path: Path) -> No
     result = tally_trainer("bsp:50%,asp", 64, workdir=workdir, telemetry=EVALUATED, callbacks=[seen]).fit()
     assert result.completed and is_exact(result.summary.final)
     assert seen.run.workdir == workdir and seen.run.config.workload == 64
-    for method, kind in callback_thread.FOLLOWED.items():
+    for method, kind in callback_threads.FOLLOWED.items():
         assert seen.of(kind) == events_of(workdir, method) != []
     assert seen.of("on_metrics") == lines_of(workdir / "metrics.jsonl")
     (ended,) = seen.of("on_end")
     summary = json.loads((workdir / "summary.json").read_text())
     assert {**ended, "callback_secs": ...} == {**summary, "callback_secs": ...}
     assert (seen.calls[0][0], seen.calls[-1][0]) == ("on_start", "on_end")
-    assert summary["callback_secs"].keys() == {"Recording"} and seen.threads == {"callbacks"}
+    assert summary["callback_secs"].keys() == {"Recording"} and seen.threads == {"callback Recording"}
 
 
 def test_a_run_without_a_workdir_calls_them_as_well() -> None:
@@ -128,6 +130,13 @@ def test_what_callbacks_raise_return_and_change_harms_nothing_and_is_reported_on
     assert len(events_of(workdir, "run_finished")) == 1
 
 
+def wait_until(condition: Callable[[], Any]) -> None:
+    deadline = SYSTEM_CLOCK.monotonic() + WAIT_SECS
+    while not condition():
+        assert SYSTEM_CLOCK.monotonic() < deadline
+        pause(0.005)
+
+
 class Hanging(Callback):
     """Hangs in its first call until the run's end; then it is let go."""
 
@@ -145,8 +154,8 @@ class Hanging(Callback):
 
 
 def test_training_does_not_wait_for_a_callback_that_hangs_and_the_run_names_it(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(callback_thread, "LATE_SECS", 0.0)
-    monkeypatch.setattr(callback_thread, "END_SECS", 0.5)
+    monkeypatch.setattr(callback_threads, "LATE_SECS", 0.0)
+    monkeypatch.setattr(callback_threads, "END_SECS", 0.5)
     hanging, workdir = Hanging(), tmp_path / "run"
     try:
         result = tally_trainer("bsp:50%,asp", 64, workdir=workdir, callbacks=[hanging]).fit()
@@ -159,7 +168,7 @@ def test_training_does_not_wait_for_a_callback_that_hangs_and_the_run_names_it(t
 
 
 def test_a_late_callback_is_named_once_and_the_calls_that_wait_for_it_are_made(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(callback_thread, "LATE_SECS", 0.0)
+    monkeypatch.setattr(callback_threads, "LATE_SECS", 0.0)
     hanging, seen, workdir = Hanging(), Recording(), tmp_path / "run"
     trainer = tally_trainer("bsp:50%,asp", 64, workdir=workdir, callbacks=[hanging, seen])
     trainer.add_hook(hanging.end_at_64, every=32)
@@ -169,15 +178,34 @@ def test_a_late_callback_is_named_once_and_the_calls_that_wait_for_it_are_made(t
     assert len(events) == 1 and "has not returned" in events[0]["error"]
 
 
-def test_calls_are_bounded_and_those_left_out_are_counted(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(callback_thread, "MOST_WAITING", 2)
-    hanging, seen, workdir = Hanging(), Recording(), tmp_path / "run"
-    trainer = tally_trainer("bsp:50%,asp", 64, workdir=workdir, telemetry=EVALUATED, callbacks=[hanging, seen])
-    trainer.add_hook(hanging.end_at_64, every=32)
-    assert trainer.fit().completed
-    *_, left_out = events_of(workdir, "user_code_failed")
-    assert left_out["code"] == "the callbacks" and "were left out: 2 waited" in left_out["error"]
-    assert len(seen.of("on_end")) == 1
+class StopsAtOnce(Callback):
+    def on_evaluation(self, run: CallbackRun, evaluation: Values) -> None:
+        run.stop("measured")
+
+
+def test_a_callback_that_hangs_delays_no_stop_of_another(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(callback_threads, "END_SECS", 0.5)
+    hanging = Hanging()
+    options: dict[str, Any] = {"telemetry": EVALUATED, "emulation": EmulationConfig(compute_secs=0.02)}
+    trainer = tally_trainer("asp", 4000, workdir=tmp_path / "run", callbacks=[hanging, StopsAtOnce()], **options)
+    try:
+        assert trainer.fit().summary.exit == "stopped"
+    finally:
+        hanging.let_go.set()
+
+
+def test_calls_are_bounded_and_those_left_out_are_counted(monkeypatch) -> None:
+    monkeypatch.setattr(callback_threads, "MOST_WAITING", 2)
+    hanging, seen, reports = Hanging(), Recording(), Mock()
+    run = Mock(callbacks=(hanging, seen), workdir=None)
+    callbacks = callback_threads.Callbacks(run, Mock(), reports, Mock(), SYSTEM_CLOCK)
+    for number in range(5):  # the first hangs, two wait, and two are left out
+        callbacks.call("on_phase", {"number": number})
+        wait_until(lambda number=number: hanging.called and len(seen.of("on_phase")) > number)
+    hanging.let_go.set()
+    callbacks.close({})
+    assert hanging.called == 3 and len(seen.of("on_phase")) == 5 and len(seen.of("on_end")) == 1
+    assert call("the callback Hanging", "2 calls were left out: 2 waited") in reports.failed.mock_calls
 
 
 class Forking(Callback):
