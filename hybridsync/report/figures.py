@@ -10,7 +10,7 @@ from hybridsync.report.model import RunModel
 from hybridsync.report.scales import Point
 
 OVER: Mapping[Over, str] = {"time": "t", "units": "units", "examples": "examples"}
-"""What learning is drawn over, and the field of a line of metrics."""
+"""The x axes of the charts of learning, each with the field of a line of metrics that it shows."""
 
 
 @dataclass(frozen=True)

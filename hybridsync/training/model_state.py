@@ -4,7 +4,7 @@
     float32, bfloat16, float16                      mean over the units of an update, computed in float32
     int8, int16, int32, uint8, uint16               maximum over the units of an update
 
-What a transformation inside the loss only hands on counts as returned as it was (see `forwarding`).
+A leaf that a transformation inside the loss only hands on counts as unchanged (see `forwarding`).
 
 No other type may change, because no rule gives what a plain loop gives: the error names the leaf and says what to keep
 instead. So do a leaf that is missing or new, and one of another type or shape than before.

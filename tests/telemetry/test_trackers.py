@@ -1,4 +1,4 @@
-"""What experiment trackers are handed, whichever it is; `tests/integration` has the real packages."""
+"""The values that every experiment tracker gets; `tests/integration` has the real packages."""
 
 from __future__ import annotations
 
