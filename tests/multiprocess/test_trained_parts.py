@@ -24,7 +24,8 @@ MOST_BESIDE = 1024
 
 @pytest.mark.parametrize("plan", ["bsp:50%,asp", "asp:50%,bsp"])
 def test_processes_train_as_a_plain_loop_and_send_the_trained_leaves(tmp_path: Path, plan: str) -> None:
-    with Job(tmp_path / "run", CONFIG, f"--plan={plan}") as job:
+    # Slow enough that heartbeats report the bytes of most units before the run ends.
+    with Job(tmp_path / "run", CONFIG, f"--plan={plan}", "--compute_secs=0.1") as job:
         assert job.wait() == 0, job.output + job.logs()
         assert job.summary()["final"]["loss"] == pytest.approx(plain_loop(24), abs=1e-6)
     metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
