@@ -10,6 +10,7 @@ one of these numbers
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from hybridsync.chief.package_versions import check_version
 from hybridsync.core.errors import InvalidMessage, SchemaMismatch, UnknownRole
@@ -61,6 +62,29 @@ def check_hello(hello: Hello, num_workers: int, num_servers: int, schema: str, w
         raise InvalidMessage(f"{hello.role} {hello.id} has the restart count {hello.restart_count}; count from 0")
     if hello.role_state is not None:
         check_role_state(f"{hello.role} {hello.id}", hello.role_state, num_workers, workload)
+
+
+def check_frozen(worker: int, theirs: tuple[str, ...], ours: Mapping[str, str]) -> None:
+    """Refuse a worker whose leaves that are not trained differ from the chief's: it would train another model.
+
+    Args:
+      worker: number of the worker.
+      theirs: digest of each of its leaves, in the order of their paths.
+      ours: digest of each leaf of the chief by its path.
+
+    Raises:
+      SchemaMismatch: the number of leaves or a digest differs.
+    """
+    same = "make them from the run's seed, or give each host the same weights and versions"
+    if len(theirs) != len(ours):
+        raise SchemaMismatch(
+            f"worker {worker} has {len(theirs)} leaves that are not trained, the chief {len(ours)}; {same}"
+        )
+    for (path, digest), other in zip(sorted(ours.items()), theirs, strict=True):
+        if other != digest:
+            raise SchemaMismatch(
+                f"the frozen leaf {path} of worker {worker} has the digest {other}, the chief's {digest}; {same}"
+            )
 
 
 def check_role_state(who: str, role_state: RoleState, num_workers: int, workload: int) -> None:

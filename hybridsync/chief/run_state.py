@@ -5,7 +5,7 @@ Roles reach it through `service.ChiefService`, the controller through `run_contr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hybridsync.chief.clock_sync import ClockOffsets
 from hybridsync.chief.divergence import Divergence
@@ -69,6 +69,8 @@ class RunState:
       ended: processes of which a supervisor has said that they have ended.
       informed: (role, id) of those that have heard that it is over.
       figures: figures of the run so far, as the record contains them.
+      frozen: digest of each leaf that is not trained, by its path, which a worker has to have as well; None where they
+        are not compared, as among threads, which share them.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class RunState:
         self.revoked: set[PhaseId] = set()
         self.fenced: list[tuple[int, int]] = []
         self.informed: set[tuple[str, int]] = set()
+        self.frozen: Mapping[str, str] | None = None
         self.ended: set[Process] = set()
 
     # --- the active phase ---

@@ -12,6 +12,7 @@ from hybridsync.chief.group_rounds import GroupRounds
 from hybridsync.chief.membership import HEARTBEAT_SECS
 from hybridsync.chief.message_checks import (
     check_event,
+    check_frozen,
     check_group,
     check_heartbeat,
     check_hello,
@@ -70,6 +71,8 @@ class ChiefService:
         state = self._state
         members = state.members
         check_hello(hello, members.num_workers, members.num_servers, state.schema, state.ledger.workload)
+        if hello.role == "worker" and state.frozen is not None:
+            check_frozen(hello.id, hello.frozen, state.frozen)
         with self._condition:
             known = members.of(hello.role).get(hello.id)
             if known is not None and known.hello.restart_count < hello.restart_count:

@@ -55,6 +55,7 @@ class Hello:
       process_group: address of the process group that a worker has joined; "" if absent. Only workers of one group can
         form a mesh.
       devices: accelerators that a worker computes on, by names that are one device's alone on its host.
+      frozen: digest of each leaf of a worker's model that is not trained, in the order of their paths.
     """
 
     role: str
@@ -68,6 +69,7 @@ class Hello:
     role_state: RoleState | None = None
     process_group: str = ""
     devices: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
 
     @property
     def process(self) -> Process:

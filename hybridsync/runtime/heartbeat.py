@@ -90,7 +90,9 @@ class ReconnectingChiefClient:
                 pause(AGAIN_SECS)
 
 
-def hello(spec: RoleSpec, address: str, schema: str, role_state: RoleState | None = None) -> Hello:
+def hello(
+    spec: RoleSpec, address: str, schema: str, role_state: RoleState | None = None, frozen: tuple[str, ...] = ()
+) -> Hello:
     """Return who this process is, which serves its state at `address`."""
     return Hello(
         *(spec.role, spec.role_id, os.getpid(), socket.gethostname(), address, schema, __version__),
@@ -98,6 +100,7 @@ def hello(spec: RoleSpec, address: str, schema: str, role_state: RoleState | Non
         role_state=role_state,
         process_group=spec.coordinator if spec.role == "worker" else "",
         devices=own_gpus(os.environ) if spec.role == "worker" else (),
+        frozen=frozen,
     )
 
 

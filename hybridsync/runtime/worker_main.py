@@ -126,7 +126,8 @@ def run_worker(
     serving = transport.serve(services, spec.listen, calls=5, watchdog=watchdog)
 
     def hello_now() -> Hello:
-        return hello(spec, serving.address, programs.state_layout.schema_hash, loop.role_state() if loop else None)
+        stands = loop.role_state() if loop else None
+        return hello(spec, serving.address, programs.state_layout.schema_hash, stands, programs.frozen.digests())
 
     chief = ReconnectingChiefClient(transport.chief(chief_at, CHIEF_SECS + run.config.hang.silent_secs), hello_now)
 

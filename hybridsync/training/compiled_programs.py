@@ -35,7 +35,7 @@ from hybridsync.devices.placement import SHARED_DEVICE, Placement
 from hybridsync.policies.momentum import KEEP, MomentumHandling
 from hybridsync.protocols.base import FLOAT32, Change, Compensation
 from hybridsync.training.buffer_layout import Layout, describe
-from hybridsync.training.frozen import Frozen, abstract_frozen
+from hybridsync.training.frozen import Frozen
 from hybridsync.training.micro_steps import gradient_in_parts
 from hybridsync.training.model_state import loss_and_contribution, merged, moving
 from hybridsync.training.optimizer import Optimizer, without_momentum
@@ -119,7 +119,7 @@ class Programs:
         example = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in batch.items()}
         state = abstract_state(task, optimizer, kept)
         parameters = Parameters(state.params, state.model_state)
-        inputs = parameters, example, jnp.int32(0), jax.random.key(seed), abstract_frozen(task)
+        inputs = parameters, example, jnp.int32(0), jax.random.key(seed), task.abstract_frozen
         self.lay_out(state, jax.eval_shape(placement.traced(gradient), *inputs))
 
     def on_part(self, state: TrainState, contribution: Any) -> Programs:
@@ -507,7 +507,7 @@ def traced_unit_gradient(
 ) -> ClosedJaxpr:
     """Return the program of a unit's gradient as it is traced, for shapes of parameters and batch."""
     program = functools.partial(_unit_gradient, task, clip, micro_steps)
-    return jax.make_jaxpr(program)(parameters, batch, jnp.int32(0), jax.random.key(0), abstract_frozen(task))
+    return jax.make_jaxpr(program)(parameters, batch, jnp.int32(0), jax.random.key(0), task.abstract_frozen)
 
 
 def _rounded_grads(contribution: dict) -> dict:

@@ -62,13 +62,6 @@ def joined(params: Tree, frozen: Tree | None) -> Tree:
     return {**params, **frozen, **both}
 
 
-def abstract_frozen(task: Task) -> Tree | None:
-    """Return the shapes and types of a task's frozen leaves; None where all are trained."""
-    if task.frozen is None:
-        return None
-    return jax.eval_shape(task.frozen, jax.eval_shape(lambda: jax.random.key(0)))
-
-
 def frozen_leaves(task: Task, seed: int) -> Tree | None:
     """Return a task's frozen leaves for a run of that seed, in memory of the host; None where all are trained.
 
@@ -97,6 +90,7 @@ class Frozen:
 
     def __init__(self, task: Task, seed: int, placement: Placement = SHARED_DEVICE) -> None:
         self._task, self._seed, self._placement = task, seed, placement
+        self._digests: tuple[str, ...] = ()
         self._seats: list[Tree] = []
         self._lock = threading.Lock()
 
@@ -110,7 +104,14 @@ class Frozen:
                     self._seats = self._placed()
         return self._seats[worker % len(self._seats)]
 
+    def digests(self) -> tuple[str, ...]:
+        """Return the digest of each leaf, in the order of their paths."""
+        self.at(0)
+        return self._digests
+
     def _placed(self) -> list[Tree]:
         at = self._placement
-        joint = at.put(frozen_leaves(self._task, self._seed))
+        leaves = frozen_leaves(self._task, self._seed)
+        self._digests = tuple(found for _, found in sorted(digests(leaves).items()))
+        joint = at.put(leaves)
         return [at.at_worker(joint, seat) for seat in range(at.num_seats)]

@@ -24,7 +24,7 @@ from jax.extend.core import jaxpr_as_fun
 from hybridsync.core.errors import TaskError
 from hybridsync.training.buffer_layout import describe
 from hybridsync.training.forwarding import changed
-from hybridsync.training.frozen import abstract_frozen, joined
+from hybridsync.training.frozen import joined
 
 if TYPE_CHECKING:
     from hybridsync.data.source import HostBatch
@@ -54,7 +54,7 @@ def check_model_state(task: Task, batch: HostBatch) -> None:
     def once(params: Tree, model_state: Tree, batch: Any, key: Any, frozen: Tree) -> Any:
         return loss_and_contribution(task, params, model_state, task.source.augment(batch, key), key, frozen)
 
-    jax.eval_shape(once, params, model_state, shapes, key, abstract_frozen(task))
+    jax.eval_shape(once, params, model_state, shapes, key, task.abstract_frozen)
 
 
 def loss_and_contribution(

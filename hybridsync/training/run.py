@@ -29,7 +29,7 @@ from hybridsync.protocols.base import Outer, Protocol
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.evaluation import Evaluator
-from hybridsync.training.frozen import Frozen, abstract_frozen, joined
+from hybridsync.training.frozen import Frozen, joined
 from hybridsync.training.optimizer import Optimizer, no_optimizer
 from hybridsync.training.state import TrainState, abstract_state, initial_state
 from hybridsync.training.task import Task
@@ -149,7 +149,7 @@ class Run:
         config.check_unit(self.config.unit_size, division.axes)
         if division.seats == division.size == 1 and devices[0] == jax.local_devices()[0]:
             return self.shared_device
-        params = joined(self.abstract_state().params, abstract_frozen(self.task))
+        params = joined(self.abstract_state().params, self.task.abstract_frozen)
         leaves = Layout.of(params).leaves
         names = {} if self.task.axes is None else self.task.axes()
         places = Places(config, division.axes, {leaf.path: leaf.shape for leaf in leaves}, names)

@@ -156,6 +156,13 @@ class Task:
                 "pass a unit source, such as hybridsync.data.ArraySource(name, {'image': ..., 'label': ...})."
             )
 
+    @functools.cached_property
+    def abstract_frozen(self) -> Tree | None:
+        """The shapes and types of the frozen leaves; None where all are trained."""
+        if self.frozen is None:
+            return None
+        return jax.eval_shape(self.frozen, jax.eval_shape(lambda: jax.random.key(0)))
+
     def whole(self, params: Tree, seed: int) -> Tree:
         """Return a run's parameters with the frozen leaves among them.
 

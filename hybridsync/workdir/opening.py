@@ -79,6 +79,7 @@ class Opening:
         without one.
       orders_dropped: orders of the run's user that the configuration has no place for any more, each with the reason.
       accepted: what the run trains otherwise from now on, because its user accepts it.
+      frozen: digest of each leaf that is not trained, by its path; None where nobody computed them.
     """
 
     run: Run
@@ -101,6 +102,7 @@ class Opening:
     lock: WorkdirLock | None
     orders_dropped: tuple[tuple[Order, str], ...] = ()
     accepted: tuple[str, ...] = ()
+    frozen: Mapping[str, str] | None = None
 
     @property
     def fence(self) -> Fence:
@@ -256,6 +258,7 @@ def _open_locked(
         opening.accepted = found
     accepted = [*(saved.get("accepted", ()) if restored else ()), *opening.accepted]
     now = saved.get("trained") if trained is None else dataclasses.asdict(trained)
+    opening.frozen = (now or {}).get("frozen")
     write_config(
         workdir,
         opening.run.config,

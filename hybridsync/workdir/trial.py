@@ -23,7 +23,7 @@ from hybridsync.data.source import HostBatch, UnitSource
 from hybridsync.server.divisibility import check_divisible
 from hybridsync.training.compiled_programs import Parameters, traced_unit_gradient
 from hybridsync.training.evaluation import BATCH_EXAMPLES
-from hybridsync.training.frozen import abstract_frozen, digests, frozen_leaves, joined
+from hybridsync.training.frozen import digests, frozen_leaves, joined
 from hybridsync.training.program_digest import digest
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
@@ -99,7 +99,7 @@ def _try_evaluation(run: Run, state: TrainState) -> None:
         return evaluate(joined(params, frozen), model_state, prepare(batch))
 
     with _trying("Task.evaluate", TaskError):
-        jax.eval_shape(run.shared_device.traced(sums), state.params, state.model_state, batch, abstract_frozen(task))
+        jax.eval_shape(run.shared_device.traced(sums), state.params, state.model_state, batch, task.abstract_frozen)
 
 
 def _check_description(source: UnitSource) -> None:

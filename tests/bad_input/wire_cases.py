@@ -124,6 +124,11 @@ def replace_worker(job: Job) -> None:
     job.primary.fence(PHASE_ID, 0, 1)
 
 
+def freeze(job: Job) -> None:
+    """Give the chief a model with one leaf that is not trained."""
+    job.chief.state.frozen = {"tokens/embedding": "c0ffee"}
+
+
 def lose_worker(job: Job) -> None:
     """Let the chief give up worker 3."""
     job.chief.control.members.evict(3, "it was silent")
@@ -420,6 +425,12 @@ CHIEF = [
     Wire("another schema", lambda job: job.unary("Chief", "Register", hello(schema="other")), INVALID, "SchemaMismatch",
         "worker 0 was built for the state schema other, the chief for [0-9a-f]{32}; start every role with the same "
         "configuration and version"),
+    Wire("another frozen leaf", lambda job: job.unary("Chief", "Register", hello(frozen=("beef",))), INVALID,
+        "SchemaMismatch", "the frozen leaf tokens/embedding of worker 0 has the digest beef, the chief's c0ffee; make "
+        "them from the run's seed, or give each host the same weights and versions", before=freeze),
+    Wire("no frozen leaf", lambda job: job.unary("Chief", "Register", hello()), INVALID, "SchemaMismatch",
+        "worker 0 has 0 leaves that are not trained, the chief 1; make them from the run's seed, or give each host the "
+        "same weights and versions", before=freeze),
     Wire("the package's next minor series",
         lambda job: job.unary("Chief", "Register", hello(version="0.2.0", schema="other")), STALE, "VersionMismatch",
         rf"worker 0 runs hybridsync 0\.2\.0, the chief {__version__}; install one version for every role of a run, "

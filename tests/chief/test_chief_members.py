@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -184,3 +185,28 @@ def test_a_role_of_another_model_is_refused_with_both_schemas():
     chief = make_chief()
     with pytest.raises(SchemaMismatch, match=r"worker 3 .*other.*schema"):
         chief.service.register(hello(3, schema="other"))
+
+
+@pytest.mark.parametrize(
+    "theirs, refusal",
+    [
+        (("c0ffee", "beef"), "the frozen leaf b of worker 3 has the digest beef, the chief's 0ddba11"),
+        (("beef", "0ddba11"), "the frozen leaf a/kernel of worker 3 has the digest beef, the chief's c0ffee"),
+        (("c0ffee",), "worker 3 has 1 leaves that are not trained, the chief 2"),
+        ((), "worker 3 has 0 leaves that are not trained, the chief 2"),
+    ],
+)
+def test_a_worker_with_another_frozen_leaf_is_refused_with_both_digests(theirs: tuple[str, ...], refusal: str):
+    chief = make_chief()
+    chief.state.frozen = {"b": "0ddba11", "a/kernel": "c0ffee"}
+    with pytest.raises(SchemaMismatch, match=refusal):
+        chief.service.register(dataclasses.replace(hello(3, pid=900), frozen=theirs))
+    member = chief.state.members.of("worker").get(3)
+    assert member is not None and member.hello.pid == 103
+
+
+def test_a_worker_with_the_same_frozen_leaves_and_a_server_without_are_taken_in():
+    chief = make_chief()
+    chief.state.frozen = {"b": "0ddba11", "a/kernel": "c0ffee"}
+    chief.service.register(dataclasses.replace(hello(3, pid=103), frozen=("c0ffee", "0ddba11")))
+    chief.service.register(hello(0, role="server", pid=99))

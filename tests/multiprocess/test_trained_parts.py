@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from hybridsync.training.frozen import abstract_frozen
+from hybridsync.core.errors import EXIT_REFUSED
 from tests.lora import lora_task, write_embedding
 from tests.multiprocess.job import Job
 from tests.training.test_frozen import plain_loop
@@ -30,8 +30,31 @@ def test_processes_train_as_a_plain_loop_and_send_the_trained_leaves(tmp_path: P
         assert job.summary()["final"]["loss"] == pytest.approx(plain_loop(24), abs=1e-6)
     metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     sent = sum(sum(line.get("sent_bytes", {}).values()) for line in metrics)
-    base = 4 * sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(abstract_frozen(lora_task())))
+    base = 4 * sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(lora_task().abstract_frozen))
     assert 12 * TRAINED_BYTES <= sent <= 24 * (TRAINED_BYTES + MOST_BESIDE) + 3 * TRAINED_BYTES < 24 * base / 2
+
+
+OTHER_BASE = """
+import os
+from pathlib import Path
+
+from tests.lora_config import Model, config, optimizer
+
+
+def task(config):
+    from tests.lora import lora_task, write_embedding
+
+    return lora_task(write_embedding(Path(f"{config.model.embedding}-{os.getpid()}.npy"), 1 / os.getpid()))
+"""
+
+
+def test_a_worker_with_another_base_than_the_chief_is_refused(tmp_path: Path) -> None:
+    """Another host may have other weights under the same path: each process writes its own here."""
+    config = tmp_path / "other_base.py"
+    config.write_text(OTHER_BASE)
+    with Job(tmp_path / "run", str(config), f"--set=model.embedding={tmp_path / 'base'}") as job:
+        assert job.wait() == EXIT_REFUSED, job.output + job.logs()
+        assert "the frozen leaf tokens/embedding of worker 0 has the digest" in job.output + job.logs()
 
 
 def test_a_resume_with_another_base_is_refused_before_a_role_starts(tmp_path: Path) -> None:

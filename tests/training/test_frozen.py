@@ -21,7 +21,7 @@ from hybridsync.replay.logged_run import read_record
 from hybridsync.replay.verdict import replay
 from hybridsync.simulator.simulation import simulate
 from hybridsync.training.compiled_programs import Parameters, traced_unit_gradient
-from hybridsync.training.frozen import abstract_frozen, frozen_leaves, joined, parted
+from hybridsync.training.frozen import digests, frozen_leaves, joined, parted
 from hybridsync.training.state import abstract_state
 from hybridsync.training.task import language_model
 from tests.devices.decoders import source
@@ -103,7 +103,7 @@ def test_checkpoints_hold_the_trained_leaves_alone(tmp_path: Path) -> None:
 
     whole = dataclasses.replace(lora_task(), frozen=None)  # the same model, all of which is trained
     whole = dataclasses.replace(whole, init=lambda key: (joined(lora_task().init(key)[0], lora_task().frozen(key)), {}))  # type: ignore[misc]
-    base = 4 * numbers(abstract_frozen(lora_task()))
+    base = 4 * numbers(lora_task().abstract_frozen)
     assert saved(tmp_path / "whole", whole) - saved(tmp_path / "lora", lora_task()) > 0.8 * 3 * base
 
 
@@ -117,7 +117,7 @@ def test_frozen_leaves_are_arguments_of_the_gradient() -> None:
     }
     program = traced_unit_gradient(task, None, Parameters(state.params, state.model_state), shapes)
     assert sum(np.size(constant) for constant in program.consts) < 100
-    assert len(program.jaxpr.invars) == len(jax.tree.leaves((state.params, shapes, abstract_frozen(task)))) + 2
+    assert len(program.jaxpr.invars) == len(jax.tree.leaves((state.params, shapes, task.abstract_frozen))) + 2
 
 
 def test_a_run_of_another_seed_has_its_own_base() -> None:
@@ -126,6 +126,13 @@ def test_a_run_of_another_seed_has_its_own_base() -> None:
     second: Any = programs.with_seed(1).frozen.at(0)
     assert not np.array_equal(first["tokens"]["embedding"], second["tokens"]["embedding"])
     assert programs.frozen.at(0) is first
+
+
+def test_digests_are_in_the_order_of_the_paths_and_tell_seeds_apart() -> None:
+    programs = trainer(lora_task(), workers=1)._run.programs(donate_parameters=False)
+    by_path = digests(frozen_leaves(lora_task(), 0))
+    assert programs.frozen.digests() == tuple(by_path[path] for path in sorted(by_path))
+    assert programs.frozen.digests() != programs.with_seed(1).frozen.digests()
 
 
 def test_a_resume_with_other_frozen_weights_is_refused_by_name(tmp_path: Path) -> None:

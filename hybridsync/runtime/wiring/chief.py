@@ -87,6 +87,8 @@ class ChiefRole:
             leave=leave,
             min_workers=config.min_workers,
         )
+        if not threads:
+            state.frozen = opening.frozen
         self.chief = Chief(state)
         snapshot_buffer = SnapshotBuffer(layout, allocate)
         self._start = start_snapshot(opening, snapshot_buffer)

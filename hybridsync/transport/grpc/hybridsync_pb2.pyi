@@ -217,7 +217,7 @@ class RoleState(_message.Message):
     def __init__(self, phase: _Optional[_Union[Phase, _Mapping]] = ..., open: _Optional[bool] = ..., stream: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., completed: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("role", "id", "pid", "host", "address", "schema", "version", "restart_count", "role_state", "process_group", "devices")
+    __slots__ = ("role", "id", "pid", "host", "address", "schema", "version", "restart_count", "role_state", "process_group", "devices", "frozen")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -229,6 +229,7 @@ class Hello(_message.Message):
     ROLE_STATE_FIELD_NUMBER: _ClassVar[int]
     PROCESS_GROUP_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    FROZEN_FIELD_NUMBER: _ClassVar[int]
     role: str
     id: int
     pid: int
@@ -240,7 +241,8 @@ class Hello(_message.Message):
     role_state: RoleState
     process_group: str
     devices: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., schema: _Optional[str] = ..., version: _Optional[str] = ..., restart_count: _Optional[int] = ..., role_state: _Optional[_Union[RoleState, _Mapping]] = ..., process_group: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
+    frozen: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., schema: _Optional[str] = ..., version: _Optional[str] = ..., restart_count: _Optional[int] = ..., role_state: _Optional[_Union[RoleState, _Mapping]] = ..., process_group: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., frozen: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("incarnation", "heartbeat_secs", "lease_secs")
