@@ -121,9 +121,14 @@ def _at_once(calls: Iterable[Callable[[], Any]]) -> list[Any]:
             except Exception as error:  # noqa: BLE001 (raised below)
                 errors.append(error)
 
-    threads = [threading.Thread(target=work, name="sync", daemon=True) for _ in range(min(len(left), _MOST_SYNCS) - 1)]
-    for thread in threads:
-        thread.start()
+    threads: list[threading.Thread] = []
+    for _ in range(min(len(left), _MOST_SYNCS) - 1):
+        thread = threading.Thread(target=work, name="sync", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no other thread: fewer make the calls, in the end this one alone
+            break
+        threads.append(thread)
     work()
     for thread in threads:
         thread.join()

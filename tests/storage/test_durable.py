@@ -94,6 +94,24 @@ def test_a_tree_is_synced_in_one_go(tmp_path, monkeypatch):
     assert main_or_daemon == [True] * 5, "a disk that hangs would keep the process from its end"
 
 
+@pytest.mark.parametrize("granted_threads", [0, 2])
+def test_a_tree_is_synced_also_where_the_system_has_no_other_thread(tmp_path, monkeypatch, journal, granted_threads):
+    for name in map(str, range(8)):
+        (tmp_path / name).write_text("12345")
+    start, started = threading.Thread.start, []
+
+    def refuse(thread):
+        if len(started) == granted_threads:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert sync_tree(tmp_path) == 40
+    assert sorted(name for _, name in journal) == sorted([*map(str, range(8)), tmp_path.name])
+    assert len(started) == granted_threads
+
+
 @pytest.mark.parametrize("name", ["one", "inner", "inner/two"])
 def test_a_refusal_while_a_tree_is_synced_is_raised(tmp_path, monkeypatch, name):
     (tmp_path / "inner").mkdir()
