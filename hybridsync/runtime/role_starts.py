@@ -77,9 +77,15 @@ class Starts:
         return None if self._under_way is None else self._fork_server_client.fd
 
     def request(self, order: StartRole) -> None:
-        """Have a role started; an order for one that has not started yet takes the former's place."""
-        now = SYSTEM_CLOCK.monotonic()
-        self._waiting.setdefault(order.key, _Start(order, now, now + self._again_secs)).order = order
+        """Have a role started; an order for one that has not started yet takes the former's place.
+
+        A process that the fork server is starting for the former is killed by `take`: it has that one's restart count.
+        """
+        waiting, now = self._waiting.get(order.key), SYSTEM_CLOCK.monotonic()
+        if waiting is None or waiting is self._under_way:
+            self._waiting[order.key] = _Start(order, now, now + self._again_secs)
+        else:
+            waiting.order = order
 
     def discard(self) -> None:
         """Start nothing of what still waits."""
