@@ -121,14 +121,9 @@ class IndexedSource:
         if self.threads < 2 or len(indices) < 2:
             return _examples(split, indices)
         parts = [part.tolist() for part in np.array_split(indices, min(self.threads, len(indices)))]
-        return [example for part in self._pool.map(functools.partial(_examples, split), parts) for example in part]
-
-    @functools.cached_property
-    def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.threads, thread_name_prefix="read")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_pool"}
+        # Made for each unit, which costs some .1 ms a thread: nobody says when the source is used for the last time.
+        with ThreadPoolExecutor(len(parts), thread_name_prefix="read") as pool:
+            return [example for part in pool.map(functools.partial(_examples, split), parts) for example in part]
 
     def _batch(self, split: Any, indices: list[int]) -> HostBatch:
         examples = self._read(split, indices)

@@ -1,3 +1,5 @@
+import threading
+
 import numpy as np
 import pytest
 
@@ -127,3 +129,26 @@ def test_data_sets_that_cannot_serve_units_are_refused_at_once(make, message):
 def test_examples_that_are_no_numbers_or_lack_a_field_are_refused_by_the_field_s_name(make, message):
     with pytest.raises(DataError, match=message):
         IndexedSource(Rows(make), fingerprint="x").batch(0, unit_size=4, seed=0)
+
+
+def test_no_thread_is_left_once_a_unit_was_read():
+    source = IndexedSource(Rows(as_dict), fingerprint="rows", threads=3)
+    plain = IndexedSource(Rows(as_dict), fingerprint="rows", threads=0)
+    before = threading.active_count()
+    for unit in range(3):
+        found, expected = (each.batch(unit, unit_size=6, seed=1) for each in (source, plain))
+        assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    assert threading.active_count() == before
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("read")]
+
+
+def test_examples_are_read_by_several_threads_at_a_time():
+    together = threading.Barrier(3, timeout=60)
+
+    def read(index):
+        together.wait()
+        return as_dict(index)
+
+    source = IndexedSource(Rows(as_dict), fingerprint="rows", threads=3)
+    source._train = Rows(read)
+    assert sorted(source.batch(0, unit_size=3, seed=0)) == ["image", "label"]
