@@ -18,7 +18,7 @@ from hybridsync.workdir.resuming import CHECKPOINTS
 
 BEST = "best"
 BEST_FILE = "best.json"
-"""Says which state it is: its metric, with the value, and `units`, `step` and `t`."""
+"""Says which state it is: `metric` and `mode`, the metric's value under its name, and `units`, `step` and `t`."""
 HELD = "partial"
 """Checkpoints whose evaluation has not come yet."""
 
@@ -37,7 +37,7 @@ class KeepBest(Callback):
     def __init__(self, metric: str = "accuracy", mode: Literal["max", "min"] | None = None) -> None:
         if mode not in (None, "max", "min"):
             raise ConfigError(f"KeepBest takes mode 'max' or 'min', got {mode!r}; correct it")
-        self._metric, self._is_least = metric, mode == "min" or (mode is None and "loss" in metric)
+        self._metric, self._mode = metric, mode or ("min" if "loss" in metric else "max")
         self._value: float | None = None
         self._measured = -1  # units of the newest state that was measured
         self._workdir: Path | None = None
@@ -47,7 +47,9 @@ class KeepBest(Callback):
             raise ConfigError("KeepBest keeps checkpoints, and a run without a workdir has none; name a workdir")
         self._workdir = run.workdir
         with contextlib.suppress(FileNotFoundError):  # else of an earlier session
-            self._value = json.loads(read_file(run.workdir / BEST / BEST_FILE)).get(self._metric)
+            best = json.loads(read_file(run.workdir / BEST / BEST_FILE))
+            if best.get("mode", self._mode) == self._mode:  # else it was the best in the other sense
+                self._value = best.get(self._metric)
 
     def on_checkpoint(self, run: CallbackRun, checkpoint: Values) -> None:
         """Hold the checkpoint until its state is measured: newer ones may take its place before."""
@@ -78,7 +80,7 @@ class KeepBest(Callback):
     def _is_better(self, value: float) -> bool:
         if self._value is None:
             return True
-        return value < self._value if self._is_least else value > self._value
+        return value < self._value if self._mode == "min" else value > self._value
 
     def _keep(self, run: CallbackRun, workdir: Path, value: float, evaluation: Values) -> None:
         units = evaluation["units"]
@@ -90,7 +92,8 @@ class KeepBest(Callback):
         best = workdir / BEST
         os.rename(held, best / held.name)
         sync_directory(best)
-        told = {self._metric: value, "units": units, "step": int(held.name), "t": evaluation["t"]}
+        told = {"metric": self._metric, "mode": self._mode, self._metric: value, "units": units}
+        told |= {"step": int(held.name), "t": evaluation["t"]}
         write_durable(best / BEST_FILE, json.dumps(told) + "\n")
         self._value = value
         for step in _steps(best):  # last: a crash leaves one whole step at least

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -76,8 +77,23 @@ def test_a_run_that_goes_on_keeps_the_best_of_all_its_sessions(tmp_path: Path) -
     workdir, task = tmp_path / "run", judged(tally_task(UNITS), 20)
     assert fit_and_stop(trainer(workdir, task, KeepBest()), 40).summary.exit == "preempted"
     before = json.loads((workdir / "best" / "best.json").read_text())
+    assert (before["metric"], before["mode"]) == ("accuracy", "max")
     assert fit(workdir, KeepBest(), task).completed
     assert json.loads((workdir / "best" / "best.json").read_text()) == before
+
+
+def test_a_best_of_the_other_mode_is_not_compared_with(tmp_path: Path) -> None:
+    run = SimpleNamespace(workdir=tmp_path, say=lambda text: None)
+    (tmp_path / "best").mkdir()
+    told = {"metric": "accuracy", "mode": "max", "accuracy": 0.9, "units": 8, "step": 1, "t": 1.0}
+    (tmp_path / "best" / "best.json").write_text(json.dumps(told))
+    for mode, is_better in (("max", False), ("min", True), (None, False)):
+        keep_best = KeepBest("accuracy", mode)
+        keep_best.on_start(run)  # pyright: ignore[reportArgumentType]
+        assert keep_best._is_better(0.8) == is_better
+    keep_best = KeepBest("accuracy", "min")
+    keep_best.on_start(run)  # pyright: ignore[reportArgumentType]
+    assert keep_best._is_better(0.95), "the other mode's best is none of this one's"
 
 
 def test_what_cannot_be_kept_is_one_line_and_costs_the_run_nothing(tmp_path: Path) -> None:
