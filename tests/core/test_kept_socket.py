@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from hybridsync.core import kept_socket
 from hybridsync.core.addresses import at_socket
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import RoleLost
+from hybridsync.core.kept_socket import KeptSocket
 from hybridsync.security.keyring import Keyring
 from hybridsync.transport.grpc.chief import ChiefClient
 from hybridsync.transport.grpc.transport import GrpcTransport
@@ -86,6 +89,37 @@ def test_a_role_is_reached_by_those_connected_before_and_by_others(
     with pytest.raises(RoleLost):
         late.register(hello(0, schema="same"))
     late.close()
+
+
+@pytest.mark.parametrize("spoiled", ["open to others", "a link"])
+def test_no_socket_is_made_in_a_folder_that_another_user_may_have_made(
+    folder: Path, spoiled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = threading.Event()
+    monkeypatch.setattr(kept_socket.logging, "log_every_n_seconds", lambda *values: refused.set())
+    place, elsewhere, made = folder / "run", folder / "elsewhere", threading.Event()
+    elsewhere.mkdir(0o700)
+    if spoiled == "a link":
+        place.symlink_to(elsewhere)
+    else:
+        place.mkdir(0o700)
+        place.chmod(0o777)
+    socket = KeptSocket(place / "role", made.set)
+    assert refused.wait(WAIT_SECS) and not made.is_set()
+    if spoiled == "a link":
+        place.unlink()
+        place.mkdir(0o700)
+    place.chmod(0o700)
+    assert made.wait(WAIT_SECS)
+    socket.close()
+
+
+def test_a_folder_of_another_user_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept_socket._check_folder(folder)
+    owner = os.geteuid()
+    monkeypatch.setattr(kept_socket.os, "geteuid", lambda: owner + 1)
+    with pytest.raises(PermissionError, match=f"it is user {owner}'s, of mode 700"):
+        kept_socket._check_folder(folder)
 
 
 def test_workers_join_the_memory_of_sums(folder: Path) -> None:
