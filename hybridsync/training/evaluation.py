@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hybridsync.core.errors import TaskError
+from hybridsync.core.errors import TaskError, WaitTimeout
 from hybridsync.core.units import UnitSet
 from hybridsync.core.user_code import end_if_forked, ends_forks
 from hybridsync.devices.placement import SHARED_DEVICE, Placement
@@ -156,8 +156,14 @@ def _kind(value: Any) -> str:
     return f"an array of shape {tuple(shape)}" if shape else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
+BUSY_SECS = 30.0
+"""How long an evaluation waits for the one before it, which a chief that is gone may have asked for."""
+
+
 class StateEvaluator:
     """Measures states that other roles keep (see `EvaluatorPort`), one at a time.
+
+    Whoever asks while another one does not end is refused, and measures the state itself.
 
     Args:
       evaluator: measures a state.
@@ -171,6 +177,10 @@ class StateEvaluator:
 
     def evaluate(self, request: EvaluationRequest) -> Evaluation:
         """See `EvaluatorPort.evaluate`."""
-        with self._lock:
+        if not self._lock.acquire(timeout=BUSY_SECS):
+            raise WaitTimeout(f"an earlier evaluation has not ended within {BUSY_SECS:g} s here; measure elsewhere")
+        try:
             state = fetch(request.source, request.snapshot_id, request.fingerprint, self._layout, self._reader_at)
             return self._evaluator.measured(state)
+        finally:
+            self._lock.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -12,9 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hybridsync.core.errors import TaskError
+from hybridsync.core.errors import TaskError, WaitTimeout
 from hybridsync.core.units import UnitSet
-from hybridsync.training.evaluation import Evaluator, numbers
+from hybridsync.interfaces.commands import Evaluation
+from hybridsync.interfaces.messages import EvaluationRequest
+from hybridsync.training import evaluation
+from hybridsync.training.evaluation import Evaluator, StateEvaluator, numbers
 from hybridsync.training.state import initial_state
 from tests.tasks import mlp_task, plain_sgd
 
@@ -85,3 +89,26 @@ def test_sums_over_the_held_out_batches_become_means() -> None:
 def test_what_a_task_does_not_promise_is_named(parts: dict[str, Any], named: str) -> None:
     with pytest.raises(TaskError, match=named):
         measured(**parts)
+
+
+def test_an_evaluation_that_hangs_has_the_next_one_refused_and_the_one_after_it_ended_is_measured(monkeypatch) -> None:
+    began, ends = threading.Event(), threading.Event()
+
+    class Hanging:
+        def measured(self, state: Any) -> Evaluation:
+            began.set()
+            assert ends.wait(60.0)
+            return Evaluation(4, ())
+
+    monkeypatch.setattr(evaluation, "fetch", lambda *values: None)
+    measures = StateEvaluator(Hanging(), None, None)  # pyright: ignore[reportArgumentType]
+    request = EvaluationRequest("holder", 1, "c0ffee")
+    first = threading.Thread(target=measures.evaluate, args=(request,))
+    first.start()
+    assert began.wait(60.0)
+    monkeypatch.setattr(evaluation, "BUSY_SECS", 0.01)
+    with pytest.raises(WaitTimeout, match=r"has not ended within 0\.01 s here; measure elsewhere"):
+        measures.evaluate(request)
+    ends.set()
+    first.join()
+    assert measures.evaluate(request) == Evaluation(4, ())

@@ -13,8 +13,9 @@ from hybridsync.transport.grpc.channels import Channel, Servicer, call, stub
 from hybridsync.transport.grpc.codec import decode, encode
 from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS
 
-EVALUATION_SECS = 3600.0
-"""How long the chief waits for a worker's figures: one that hangs is evicted earlier, which ends the call."""
+EVALUATION_SECS = 600.0
+"""How long the chief waits for a worker's figures before it measures the state itself; the end of a run waits no longer
+either (`COMMIT_DEADLINE_SECS`). Meanwhile later evaluations wait: each would hold another state in memory."""
 
 
 class EvaluatorServicer(Servicer):
