@@ -74,8 +74,7 @@ class CommandService:
             if not state.preempted:
                 state.reports.stops.append(request.reason)
             state.ask_stop()  # first: the supervisor has to know it, should this chief die
-            state.preempted = True
-            self._condition.notify_all()
+            state.preempt()
             return StopReply(state.ledger.num_applied)
 
     # --- under the lock ---

@@ -143,8 +143,19 @@ class RunControl:
     def preempt(self) -> None:
         """Ask the run to save its state and stop."""
         with self._condition:
-            self._state.preempted = True
-            self._condition.notify_all()
+            self._state.preempt()
+
+    @property
+    def is_leaving(self) -> bool:
+        """Return whether somebody other than a callback has asked for the stop, who may end the process soon."""
+        with self._condition:
+            return self._state.is_leaving
+
+    @property
+    def refusal(self) -> str:
+        """The mistake of the user's that a role has met, which ends the run; "" for none."""
+        with self._condition:
+            return self._state.refusal
 
     @property
     def stop_reason(self) -> str | None:

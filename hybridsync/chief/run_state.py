@@ -63,6 +63,8 @@ class RunState:
       revoked: phases that broke. They stay here for good: a stopped process may ask much later.
       fenced: (worker, incarnation) of lost workers that servers have not been notified of yet.
       preempted: the run was asked to stop.
+      is_leaving: by other than a callback: its end waits for an evaluation a moment only.
+      refusal: mistake of the user's that a role has met, which ends the run; "" for none.
       stop_reason: reason of the callback that stopped the run for good; None where none did.
       on_break: called when a phase breaks, so that threads hear of it at once.
       over: the run is over.
@@ -104,7 +106,8 @@ class RunState:
         self.offsets = ClockOffsets()
         self.detector = detector or NullDetector()
         self.restarted, self.known, self.end_process = restarted, known, evict
-        self.preempted = self.over = False
+        self.preempted = self.is_leaving = self.over = False
+        self.refusal = ""
         self.stop_reason: str | None = None
         self.on_break: Callable[[], object] = lambda: None
         self.orders, self.ask_stop, self.leave, self.figures = orders or Orders(), ask_stop, leave, RunFigures()
@@ -113,6 +116,11 @@ class RunState:
         self.informed: set[tuple[str, int]] = set()
         self.frozen: Mapping[str, str] | None = None
         self.ended: set[Process] = set()
+
+    def preempt(self) -> None:
+        """Ask the run to save its state and stop."""
+        self.preempted = self.is_leaving = True
+        self.condition.notify_all()
 
     # --- the active phase ---
 

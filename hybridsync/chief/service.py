@@ -296,14 +296,16 @@ class ChiefService:
             if event.quarantined and event.id not in members.quarantined:
                 members.quarantined[event.id] = event.reason
                 state.reports.unfit.append(event)
-                state.preempted = state.preempted or members.all_quarantined() is not None  # what is held is saved
+                if members.all_quarantined() is not None:
+                    state.preempt()  # what is held is saved
+            if event.is_refusal:
+                state.refusal = state.refusal or f"{event.role} {event.id} refuses to go on: {event.reason}"
             self._condition.notify_all()
 
     def preempt(self) -> None:
         """Ask the run to save its state and stop."""
         with self._condition:
-            self._state.preempted = True
-            self._condition.notify_all()
+            self._state.preempt()
 
     # --- what the run's user calls (CommandPort) ---
 

@@ -387,6 +387,7 @@ class RoleEvent:
       unit: unit that a lost worker was computing; -1 for none.
       quarantined: no process takes the place of this worker in this session of the run.
       restart_count: number of processes that had this place before.
+      is_refusal: the process has met a mistake of the run's user, which ends the run.
     """
 
     role: str
@@ -397,6 +398,7 @@ class RoleEvent:
     unit: int = -1
     quarantined: bool = False
     restart_count: int = 0
+    is_refusal: bool = False
 
     @property
     def process(self) -> Process:

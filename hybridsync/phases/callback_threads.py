@@ -104,7 +104,7 @@ class Callbacks:
             self._await(thread, thread.has_room, until)
             thread.put("on_end", (_copied(summary),))
             self._await(thread, thread.has_room, until)
-            thread.end()
+        self.end()
         for thread in self._threads:
             self._await(thread, lambda thread=thread: not thread.is_alive, until)
         self.look()
@@ -115,6 +115,11 @@ class Callbacks:
             if thread.is_alive:
                 why = f"it has not returned {END_SECS:g} s after the run's end"
                 self._reports.failed(thread.current or f"the callback {thread.name}", why, "it is abandoned")
+
+    def end(self) -> None:
+        """End the threads once their calls are done, without a wait."""
+        for thread in self._threads:
+            thread.end()
 
     def _await(self, thread: _Thread, done: Callable[[], bool], until: float) -> None:
         while not done() and self._clock.monotonic() < until:

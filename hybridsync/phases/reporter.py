@@ -514,13 +514,19 @@ class Reporter:
         return self._recorder.events.elapsed() - self._since
 
     def finish(self, how: Any, error: str | None) -> Summary:
-        """Write the last metrics and the summary, and return it.
+        """Write the last metrics and the summary, let the workers go, and return the summary.
 
         A run that failed calls no hooks any more: the user may have broken off one of them, which would go on.
 
         Raises:
           WorkdirTaken: another chief writes the run's record by now.
         """
+        try:
+            return self._finish(how, error)
+        finally:
+            self._callbacks.end()  # else their threads would wait for calls as long as the process lives
+
+    def _finish(self, how: Any, error: str | None) -> Summary:
         with contextlib.suppress(OSError):  # the summary's write asks again
             self._recorder.fence()
         self._hooks = [] if how == "failed" else self._hooks
@@ -547,7 +553,9 @@ class Reporter:
             callback_secs=self._callbacks.seconds,
         )
         if self._callbacks:
-            self._write_summary(summary)  # first: they may take their time, and the process may be ended meanwhile
+            # First: they may take their time. The process may be ended meanwhile, and no worker is to wait for them.
+            self._write_summary(summary)
+            self._chief.finish()
             self._callbacks.close(plain(asdict(summary)))
             summary = replace(summary, callback_secs=self._callbacks.seconds)
             each = ", ".join(f"{name} {secs:.1f} s" for name, secs in summary.callback_secs.items())

@@ -222,7 +222,7 @@ class SaveSchedule:
         began = self._clock.monotonic()
         until, is_asked = began + COMMIT_DEADLINE_SECS, False
         while not evaluation.done() and (now := self._clock.monotonic()) < until:
-            if self._control.preempted and self._control.stop_reason is None and not is_asked:
+            if self._control.is_leaving and not is_asked:  # also where a callback has stopped the run before
                 until, is_asked = now + LEAVING_SECS, True
             wait((evaluation,), TICK_SECS)
         return self._clock.monotonic() - began

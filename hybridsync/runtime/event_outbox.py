@@ -38,10 +38,10 @@ class Outbox:
         self._waiting.append(("role_started", _told(event)))
 
     def report_lost(self, event: RoleEvent) -> None:
-        """Tell of a process that ended, and tell each later chief what it cannot find on disk: its unit, its end."""
+        """Tell of a process that ended, and tell each later chief what it cannot find on disk: unit, end, refusal."""
         event = _told(event)
         self._waiting.append(("role_lost", event))
-        if event.unit >= 0 or event.quarantined:
+        if event.unit >= 0 or event.quarantined or event.is_refusal:
             self._lasting.append(event)
 
     def preempt(self) -> None:

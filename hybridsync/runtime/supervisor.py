@@ -14,6 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -407,7 +408,8 @@ class Supervisor:
         if role.error not in self._mistakes:  # other roles may meet the same one
             self._say(f"error: {role.error}")
         self._mistakes.add(role.error)
-        self._outbox.report_lost(event)  # the chief waits for it no longer
+        # The chief waits for it no longer, and names the mistake in the summary.
+        self._outbox.report_lost(replace(event, is_refusal=True))
         if not self._asked:
             self._asked, self._asked_by = True, f"{role.name} refuses to go on"
 

@@ -54,7 +54,10 @@ def test_a_worker_with_another_base_than_the_chief_is_refused(tmp_path: Path) ->
     config.write_text(OTHER_BASE)
     with Job(tmp_path / "run", str(config), f"--set=model.embedding={tmp_path / 'base'}") as job:
         assert job.wait() == EXIT_REFUSED, job.output + job.logs()
-        assert "the frozen leaf tokens/embedding of worker 0 has the digest" in job.output + job.logs()
+        refusal = "the frozen leaf tokens/embedding of worker 0 has the digest"
+        assert refusal in job.output
+        summary = job.summary()
+        assert summary["exit"] == "preempted" and refusal in summary["error"]
 
 
 def test_a_resume_with_another_base_is_refused_before_a_role_starts(tmp_path: Path) -> None:

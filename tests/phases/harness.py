@@ -45,10 +45,14 @@ class Told:
     members: Members = field(default_factory=Members)
     orders: Orders = field(default_factory=Orders)
     preempted: bool = False
+    over: bool = False
     stop_reason: str | None = None
 
     def stop(self, reason: str) -> None:
         self.stop_reason, self.preempted = reason, True
+
+    def finish(self) -> None:
+        self.over = True
 
     def preempt(self) -> None:
         self.preempted = True

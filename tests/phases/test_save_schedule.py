@@ -39,6 +39,7 @@ class Chief:
     rates: dict[int, float] = field(default_factory=lambda: {0: 50.0, 1: 50.0})
     first_and_last: tuple[float, float] = (1.0, 2.0)
     preempted: bool = False
+    is_leaving: bool = False
     stop_reason: str | None = None
     ledger: Ledger = field(default_factory=lambda: Ledger(WORKLOAD))
 
@@ -303,16 +304,20 @@ def test_evaluations_are_told_in_their_order_as_they_end(harness):
     assert [figures for _, figures in harness.reporter.told] == [{"loss": 1.0}, {"loss": 2.0}]
 
 
+@pytest.mark.parametrize("stop_reason", [None, "a callback has stopped the run before"])
 @pytest.mark.parametrize("asked_at", [0.0, 300.0, commits_module.COMMIT_DEADLINE_SECS - 1.0, math.inf])
-def test_a_run_that_is_asked_to_stop_waits_for_an_evaluation_but_a_moment_more(harness, monkeypatch, asked_at):
+def test_a_run_that_is_asked_to_stop_waits_for_an_evaluation_but_a_moment_more(
+    harness, monkeypatch, asked_at, stop_reason
+):
     began = harness.clock.monotonic()
 
     def pass_time(futures: Any, secs: float) -> None:
         harness.clock.advance(1.0)
-        harness.chief.preempted = harness.clock.monotonic() - began >= asked_at
+        harness.chief.is_leaving = harness.clock.monotonic() - began >= asked_at
 
     monkeypatch.setattr(save_schedule_module, "wait", pass_time)
-    harness.chief.preempted = not asked_at
+    harness.chief.is_leaving = not asked_at
+    harness.chief.stop_reason, harness.chief.preempted = stop_reason, stop_reason is not None
     harness.submit(evaluate=True)
     waited = asked_at + LEAVING_SECS if asked_at < math.inf else commits_module.COMMIT_DEADLINE_SECS
     with pytest.raises(WaitTimeout, match=f"it has not ended in {waited:.0f} s"):

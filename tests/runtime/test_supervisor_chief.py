@@ -324,9 +324,11 @@ class Chief:
 
     def __init__(self) -> None:
         self.lost: list[int] = []
+        self.refusals: list[str] = []
 
     def role_lost(self, event: RoleEvent) -> None:
         self.lost.append(event.id)
+        self.refusals += [event.reason] if event.is_refusal else []
 
     def preempt(self) -> None: ...
 
@@ -357,6 +359,7 @@ def test_the_chief_hears_of_every_role_that_refuses_and_the_user_once_of_each_re
         watch.ends("worker", worker, EXIT_REFUSED, f"the loss raised {'KeyError' if worker < 3 else 'TypeError'}")
     watch.inside._outbox.deliver(CHIEF)
     assert watch.chief.lost == [0, 1, 2, 3]
+    assert watch.chief.refusals == [*["exit 1: the loss raised KeyError"] * 3, "exit 1: the loss raised TypeError"]
     assert watch.said == ["error: the loss raised KeyError", "error: the loss raised TypeError"]
 
 

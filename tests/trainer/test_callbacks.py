@@ -16,10 +16,11 @@ import pytest
 
 from hybridsync import Callback, EmulationConfig, TelemetryConfig, Trainer
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
-from hybridsync.core.errors import ConfigError
+from hybridsync.core.errors import ConfigError, WorkdirTaken
 from hybridsync.emulation.device import Emulation
 from hybridsync.interfaces.callbacks import CallbackRun, Values
 from hybridsync.phases import callback_threads
+from hybridsync.phases.reporter import Reporter
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.trainer import FitResult
 from hybridsync.worker.loop import WorkerLoop
@@ -192,6 +193,33 @@ def test_a_callback_that_hangs_delays_no_stop_of_another(tmp_path, monkeypatch) 
         assert trainer.fit().summary.exit == "stopped"
     finally:
         hanging.let_go.set()
+
+
+class OutlastsWorkers(Callback):
+    """Ends once no worker's thread is left."""
+
+    has_outlasted = False
+
+    def on_end(self, run: CallbackRun, summary: Values) -> None:
+        wait_until(lambda: not [each for each in threading.enumerate() if each.name.startswith("worker_")])
+        self.has_outlasted = True
+
+
+def test_workers_are_let_go_before_the_callbacks_that_take_their_time_at_the_end(monkeypatch) -> None:
+    monkeypatch.setattr(callback_threads, "END_SECS", 2 * WAIT_SECS)
+    last = OutlastsWorkers()
+    assert tally_trainer("asp", 64, callbacks=[last]).fit().completed
+    assert last.has_outlasted
+
+
+def test_a_run_whose_record_cannot_be_written_at_its_end_leaves_no_thread_of_a_callback(tmp_path, monkeypatch) -> None:
+    def refuse(self: Reporter, summary: Any) -> None:
+        raise WorkdirTaken("another host has the workdir")
+
+    monkeypatch.setattr(Reporter, "_write_summary", refuse)
+    with pytest.raises(WorkdirTaken):
+        tally_trainer("asp", 64, workdir=tmp_path / "run", callbacks=[Recording()]).fit()
+    wait_until(lambda: not [each for each in threading.enumerate() if each.name == "callback Recording"])
 
 
 def test_calls_are_bounded_and_those_left_out_are_counted(monkeypatch) -> None:

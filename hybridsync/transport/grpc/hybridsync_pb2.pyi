@@ -573,7 +573,7 @@ class PushReply(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., duplicate: _Optional[bool] = ..., dropped: _Optional[str] = ..., units: _Optional[int] = ..., own: _Optional[int] = ..., fastest: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RoleEvent(_message.Message):
-    __slots__ = ("role", "id", "pid", "reason", "wall", "unit", "quarantined", "restart_count")
+    __slots__ = ("role", "id", "pid", "reason", "wall", "unit", "quarantined", "restart_count", "is_refusal")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -582,6 +582,7 @@ class RoleEvent(_message.Message):
     UNIT_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     RESTART_COUNT_FIELD_NUMBER: _ClassVar[int]
+    IS_REFUSAL_FIELD_NUMBER: _ClassVar[int]
     role: str
     id: int
     pid: int
@@ -590,7 +591,8 @@ class RoleEvent(_message.Message):
     unit: int
     quarantined: bool
     restart_count: int
-    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., pid: _Optional[int] = ..., reason: _Optional[str] = ..., wall: _Optional[float] = ..., unit: _Optional[int] = ..., quarantined: _Optional[bool] = ..., restart_count: _Optional[int] = ...) -> None: ...
+    is_refusal: bool
+    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., pid: _Optional[int] = ..., reason: _Optional[str] = ..., wall: _Optional[float] = ..., unit: _Optional[int] = ..., quarantined: _Optional[bool] = ..., restart_count: _Optional[int] = ..., is_refusal: _Optional[bool] = ...) -> None: ...
 
 class SwitchRequest(_message.Message):
     __slots__ = ("spec", "reason")

@@ -41,7 +41,6 @@ from hybridsync.core.errors import (
     StaleIncarnation,
     StalePhase,
     StillHeld,
-    StoppedShort,
     TaskError,
     Unauthenticated,
     UnknownRole,
@@ -95,7 +94,6 @@ CODES: dict[type[HybridSyncError], grpc.StatusCode] = {
     Busy: grpc.StatusCode.ABORTED,
     ServersApart: grpc.StatusCode.ABORTED,
     Preempted: grpc.StatusCode.ABORTED,
-    StoppedShort: grpc.StatusCode.ABORTED,
     HybridSyncError: grpc.StatusCode.INTERNAL,
 }
 
