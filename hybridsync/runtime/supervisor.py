@@ -228,13 +228,15 @@ class Supervisor:
         """End a chief that stands still; returns for how long it has shown no sign of life.
 
         Its own watchdog is a thread of Python: it stands, too, where the process is stopped, or user code in C keeps
-        the interpreter's lock.
+        the interpreter's lock. One that does not serve yet may open a large data set so, and another one would, too: it
+        has `start_secs`.
         """
         chief = self._roles.get(("chief", 0))
         if chief is None or chief.stood_secs:
             return 0.0
         secs = self._stillness.look((chief.pid, self._agent.pulse(("chief", 0))), now)
-        if secs >= self._spec.silent_secs:
+        most_secs = max(self._spec.silent_secs, 0.0 if self._chief_serves else self._spec.start_secs)
+        if secs >= most_secs:
             chief.stood_secs, chief.error = secs, f"it has shown no sign of life for {secs:.0f} s"
             self._say(f"the chief, process {chief.pid}, has shown no sign of life for {secs:.0f} s, and is replaced")
             self._hosts.kill(chief.host, chief.kill_order())

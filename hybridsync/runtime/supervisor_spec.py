@@ -30,7 +30,8 @@ class SupervisorSpec:
       preempt_secs: seconds until the chief must have saved and left, once asked to.
       grace_secs: seconds for the others to leave when the chief has.
       start_again_secs: seconds for which the start of a role is tried again while there is no process or memory for it.
-      silent_secs: seconds for which the chief may show no sign of life, before it is replaced.
+      silent_secs: seconds for which the chief may show no sign of life, before it is replaced; `start_secs` if they are
+        more, as long as it does not serve.
       collective: kind of collectives among the workers: "auto", "host" or "shm".
       link: kind of links that carry buffers between processes: "auto", "grpc", "shm" or "tcp".
       num_devices: local devices of each worker; None for as many as the collectives need.

@@ -7,6 +7,7 @@ import os
 import signal
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import pytest
@@ -351,6 +352,18 @@ class Watch:
         ended = self.inside._roles[role, role_id]
         ended.exit_code, ended.error = code, error
         self.inside._lost(Ended(role, role_id, ended.pid, code, 60.0))
+
+
+@pytest.mark.parametrize(("serves", "secs"), [(True, 60.0), (False, 120.0)], ids=["serves", "opens the run"])
+def test_a_silent_chief_is_replaced_sooner_once_it_serves(tmp_path: Path, *, serves: bool, secs: float) -> None:
+    watch, killed = Watch(tmp_path, 1), list[float]()
+    watch.inside._chief_serves = serves
+    watch.inside._agent = SimpleNamespace(pulse=lambda key: 7)
+    watch.inside._hosts = SimpleNamespace(kill=lambda host, order: killed.append(now))
+    for now in map(float, range(200)):
+        watch.inside._watch_chief(now)
+    assert killed == [secs], "and once"
+    assert watch.said == [f"the chief, process 100, has shown no sign of life for {secs:g} s, and is replaced"]
 
 
 def test_the_chief_hears_of_every_role_that_refuses_and_the_user_once_of_each_reason(tmp_path: Path) -> None:
