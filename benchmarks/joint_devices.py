@@ -63,7 +63,7 @@ class Loops:
         from hybridsync.models.mlp import MLP
 
         hidden, self._unit_size = MODELS[model]
-        self._source = SteppedSource(SyntheticSource(shape=(16, 16, 3)), workers)
+        self._source: Any = SteppedSource(SyntheticSource(shape=(16, 16, 3)), workers)
         self._workers, self._steps = workers, steps
 
         def made(rngs: nnx.Rngs) -> nnx.Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -68,7 +68,7 @@ def test_a_process_under_way_is_not_handed_over_with_another_order(made: list[Pr
     assert list(asked.take()) == [] and first.done == ["kill", "reap"]
     second = made[1]
     second.is_there = True
-    ((process, started),) = asked.take()
+    ((process, started),) = cast("list[tuple[Process, StartRole]]", list(asked.take()))
     assert process is second and second.restart_count == started.spec.restart_count == 1
     assert list(asked.take()) == [] and len(made) == 2
 
@@ -80,5 +80,5 @@ def test_an_order_that_still_waits_is_replaced(made: list[Process]) -> None:
     assert list(asked.take()) == []
     (process,) = made
     process.is_there = True
-    ((_, started),) = asked.take()
+    ((_, started),) = cast("list[tuple[Process, StartRole]]", list(asked.take()))
     assert started.spec.restart_count == process.restart_count == 1

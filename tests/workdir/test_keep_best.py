@@ -82,18 +82,17 @@ def test_a_run_that_goes_on_keeps_the_best_of_all_its_sessions(tmp_path: Path) -
     assert json.loads((workdir / "best" / "best.json").read_text()) == before
 
 
-def test_a_best_of_the_other_mode_is_not_compared_with(tmp_path: Path) -> None:
-    run = SimpleNamespace(workdir=tmp_path, say=lambda text: None)
+@pytest.mark.parametrize(
+    ("mode", "figure", "is_better"),
+    [("max", 0.8, False), ("max", 0.95, True), (None, 0.8, False), ("min", 0.8, True), ("min", 0.95, True)],
+)
+def test_a_best_of_the_other_mode_is_not_compared_with(tmp_path: Path, mode: Any, figure: float, is_better) -> None:
     (tmp_path / "best").mkdir()
     told = {"metric": "accuracy", "mode": "max", "accuracy": 0.9, "units": 8, "step": 1, "t": 1.0}
     (tmp_path / "best" / "best.json").write_text(json.dumps(told))
-    for mode, is_better in (("max", False), ("min", True), (None, False)):
-        keep_best = KeepBest("accuracy", mode)
-        keep_best.on_start(run)  # pyright: ignore[reportArgumentType]
-        assert keep_best._is_better(0.8) == is_better
-    keep_best = KeepBest("accuracy", "min")
+    keep_best, run = KeepBest("accuracy", mode), SimpleNamespace(workdir=tmp_path)
     keep_best.on_start(run)  # pyright: ignore[reportArgumentType]
-    assert keep_best._is_better(0.95), "the other mode's best is none of this one's"
+    assert keep_best._is_better(figure) == is_better
 
 
 def test_what_cannot_be_kept_is_one_line_and_costs_the_run_nothing(tmp_path: Path) -> None:
