@@ -17,7 +17,7 @@ import os
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,7 +59,7 @@ class Parts:
 
     def __init__(self) -> None:
         self._of_thread = threading.local()
-        self._sums: list[Counter[str]] = []
+        self._sums: list[defaultdict[str, float]] = []
         self._units = itertools.count()  # of all threads; a server has one for each worker
 
     def wrap(self, kind: type, name: str, part: str) -> None:
@@ -70,7 +70,7 @@ class Parts:
         def timed(*arguments: Any, **named: Any) -> Any:
             mine = self._of_thread
             if not hasattr(mine, "sums"):
-                mine.sums, mine.inner = Counter[str](), 0.0
+                mine.sums, mine.inner = defaultdict[str, float](float), 0.0
                 self._sums.append(mine.sums)
             outer, mine.inner = mine.inner, 0.0
             began = time.thread_time()
@@ -103,11 +103,14 @@ class Parts:
 
         setattr(kind, name, noted)
 
-    def _now(self) -> Counter[str]:
+    def _now(self) -> defaultdict[str, float]:
         """Return the sums of all threads so far, with what the calling thread and all others took besides."""
         own, everything = time.thread_time(), time.process_time()
-        found = sum(self._sums, Counter[str]())
-        named = sum(getattr(self._of_thread, "sums", Counter[str]()).values())
+        found = defaultdict[str, float](float)
+        for sums in self._sums:
+            for part, secs in [*sums.items()]:
+                found[part] += secs
+        named = sum(getattr(self._of_thread, "sums", {}).values())
         others = sum(found.values()) - named
         found["own thread, rest"] = own - named
         found["other threads, rest"] = everything - own - others
