@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hybridsync.training.averaging import AveragedPart, part_of
-from hybridsync.training.buffer_layout import Layout
+from hybridsync.training.buffer_layout import BufferTrees, Layout
 from hybridsync.training.state import TrainState
 
 
@@ -27,6 +27,7 @@ class FlatContributions:
         assert layout.leaves == tuple(floats + ints), "a contribution has its floats before its integers"
         self.layout = layout
         self.float_bytes = ints[0].offset if ints else layout.nbytes
+        self._trees = BufferTrees(layout, most=1)  # each sum packs into the same buffer
 
     @functools.cached_property
     def buffer(self) -> np.ndarray:
@@ -45,7 +46,7 @@ class FlatContributions:
 
     def split(self, contribution: Any, into: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Pack a contribution `into` a buffer, or the own one; returns its float32 and int32 parts, views of that."""
-        return self.parts(self.layout.pack(contribution, out=self.buffer if into is None else into))
+        return self.parts(self._trees.of(self.buffer if into is None else into).pack(contribution))
 
     def parts(self, buffer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the float32 and int32 parts of a buffer, uint8[layout.nbytes], as views."""

@@ -308,7 +308,6 @@ def first_difference(found: Mapping[str, str], expected: Mapping[str, str]) -> s
     return None
 
 
-@np.errstate(over="ignore", invalid="ignore")
 def first_non_finite(tree: Any) -> str | None:
     """Name the first entry of a tree's floating-point leaves that is infinite or not a number; None where all are.
 
@@ -322,7 +321,7 @@ def first_non_finite(tree: Any) -> str | None:
     for number, leaf in enumerate(leaves):
         flat = np.asarray(leaf).reshape(-1)
         # A sum of squares is finite only where every entry is; that it overflowed proves nothing.
-        if flat.dtype in _SUMMED and math.isfinite(np.dot(flat, flat)):
+        if flat.dtype in _SUMMED and math.isfinite(np.vdot(flat, flat)):  # see `Layout.is_finite`
             continue
         if not jax.dtypes.issubdtype(leaf.dtype, np.inexact):
             continue

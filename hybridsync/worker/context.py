@@ -88,6 +88,8 @@ class WorkerContext:
 
     def send(self, request: SendPart) -> bool:
         """Wait for what a part in a collective takes on an emulated slow link; returns whether it took any time."""
+        if not self.emulation.active:
+            return False
         programs = self.programs
         layouts = {
             "contribution": programs.contribution_layout,

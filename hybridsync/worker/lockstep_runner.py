@@ -53,6 +53,7 @@ class _Calls:
         self._context, self._replica, self._runner = context, replica, runner
         self._index = phase.members.index(context.worker)
         self._watchdog = context.recorder.watchdog
+        self._summing = self._watchdog.work("a lock-step step", UNLIMITED)  # the chief judges which member it waits for
         self._num_bytes = context.programs.contribution_layout.nbytes
         self._communicator: Communicator  # once it is entered
 
@@ -78,7 +79,7 @@ class _Calls:
         return self._context.gradient(self._replica.parameters(self._context.worker), request)
 
     def _all_reduce(self, request: AllReduce) -> tuple[Any, float]:
-        with self._watchdog.work("a lock-step step", UNLIMITED):  # the chief judges which member it waits for
+        with self._summing:
             total = self._communicator.sum(self._index, request.contribution)
             self._context.recorder.moved(self._num_bytes, self._num_bytes)
             return total, float(total["floats"]["weight"])

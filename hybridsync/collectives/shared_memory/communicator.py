@@ -8,9 +8,8 @@ contribution stays until every slice is there, and a slice stays until all membe
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,18 +39,57 @@ BLOCK = 1 << 15
 _SLICE = 16  # numbers of a cache line, of which each has one writer
 
 
-class SumKind(NamedTuple):
-    """Holds the buffers and programs that sums of one kind use.
+class _Views(NamedTuple):
+    """Holds what a member reads and writes in each round of the same members: views, made once.
 
     Attributes:
+      own: region of its contribution.
+      reductions: for floats and integers how they combine, its slice of all contributions, and where it leaves theirs.
+      slices: every member's slice of the sum, and its bytes in the whole.
+    """
+
+    own: np.ndarray
+    reductions: list[tuple[np.ufunc, list[np.ndarray], np.ndarray]]
+    slices: list[tuple[slice, np.ndarray]]
+
+
+class SumKind:
+    """Holds the buffers and programs that sums of one kind use.
+
+    Args:
       area: region of the slab for these sums.
       flat: layout of the contributions.
+
+    Attributes:
       results: this worker's buffers for the results.
     """
 
-    area: Area
-    flat: FlatContributions
-    results: ResultBuffers
+    def __init__(self, area: Area, flat: FlatContributions) -> None:
+        self.area, self.flat = area, flat
+        self.results = ResultBuffers(flat.layout.nbytes)
+        self._views: tuple[tuple[int, ...], _Views] | None = None  # of the last round: most have the same members
+
+    def views(self, own: int, members: tuple[int, ...]) -> _Views:
+        """Return the views of the member at the place `own` in a round of `members`; its memory is reserved."""
+        if self._views is None or self._views[0] != members:
+            self._views = members, self._look(own, members)
+        return self._views[1]
+
+    def _look(self, own: int, members: tuple[int, ...]) -> _Views:
+        area, parts, count = self.area, self.flat.parts, len(members)
+        contributions = [parts(area.contribution(place)) for place in members]
+        found = _Views(area.contribution(own), [], [])
+        for part, combine in enumerate((np.add, np.maximum)):
+            start = part * self.flat.float_bytes
+            for index, place in enumerate(members):
+                reduced = parts(area.reduced(place))[part]
+                if not (its := reduced[(numbers := slice_of(reduced.size, index, count))]).size:
+                    continue
+                found.slices.append((slice(start + 4 * numbers.start, start + 4 * numbers.stop), its.view(np.uint8)))
+                if place == own:
+                    sources = [contribution[part][numbers] for contribution in contributions]
+                    found.reductions.append((combine, sources, its))
+        return found
 
 
 class SharedMemoryCollectives:
@@ -87,7 +125,7 @@ class SharedMemoryCollectives:
     def _kind(self, flat: FlatContributions) -> SumKind:
         area = Area(self.joined.file, self._end, len(self.slots), flat.layout.nbytes)
         self._end = area.end
-        return SumKind(area, flat, ResultBuffers(flat.layout.nbytes))
+        return SumKind(area, flat)
 
 
 class SharedMemoryCommunicator:
@@ -112,9 +150,12 @@ class SharedMemoryCommunicator:
     def enter(self) -> None:
         """Wait until all members are in the phase (see `Communicator.enter`)."""
         peers = self._peers(self._members)
-        with self._leaving():
+        try:
             self._rounds.reach(0, CONTRIBUTED, peers)
             self._rounds.await_peers(0, CONTRIBUTED, peers, ENTER_SECS)
+        except BaseException:
+            self._rounds.leave()
+            raise
 
     def sum(self, index: int, contribution: Any) -> Any:
         """Deliver a contribution (see `Communicator.sum`)."""
@@ -135,7 +176,7 @@ class SharedMemoryCommunicator:
         # JSON takes up to 12 bytes for a character. One is left at least: "" would mean that the unit is there.
         limit = max(1, min(REASON_LENGTH, NOTE_BYTES // (16 * len(reasons)) - 1))
         text = json.dumps([reason[:limit] for reason in reasons]).encode()
-        with self._leaving():
+        try:
             area.reserve(self._own)
             own = area.contribution(self._own)
             own[:] = 0
@@ -145,6 +186,9 @@ class SharedMemoryCommunicator:
             told = [area.contribution(place).tobytes().rstrip(b"\0") for place in self._members]
             self._rounds.reach(number, REDUCED, peers)
             self._rounds.await_peers(number, REDUCED, peers)
+        except BaseException:
+            self._rounds.leave()
+            raise
         return tuple(tuple(json.loads(text)) for text in told)
 
     def group_mean(self, reply: GroupReply, worker: int, part: AveragedPart) -> AveragedPart:
@@ -163,27 +207,26 @@ class SharedMemoryCommunicator:
         self, number: int, members: tuple[int, ...], kind: SumKind, write: Callable[[np.ndarray], Any]
     ) -> np.ndarray:
         """Return the sum, and of integers the maximum, of what all members write: uint8, in memory of its own."""
-        area, flat, results = kind
-        rounds, peers, index = self._rounds, self._peers(members), members.index(self._own)
-        with self._leaving():
-            area.reserve(self._own)
-            write(area.contribution(self._own))
+        rounds, peers = self._rounds, self._peers(members)
+        try:
+            kind.area.reserve(self._own)
+            views = kind.views(self._own, members)
+            write(views.own)
             rounds.reach(number, CONTRIBUTED, peers)
             rounds.await_peers(number, CONTRIBUTED, peers)
             self.met_at = rounds.met_at(peers)
             rounds.await_readers(number, peers)
-            sources = [flat.parts(area.contribution(place)) for place in members]
-            floats, ints = flat.parts(area.reduced(self._own))
-            reduce_slice(np.add, [source[0] for source in sources], floats, index)
-            reduce_slice(np.maximum, [source[1] for source in sources], ints, index)
+            for combine, sources, out in views.reductions:
+                reduce_slice(combine, sources, out)
             rounds.reach(number, REDUCED, peers)
             rounds.await_peers(number, REDUCED, peers)
-            total = results.lend()  # the slices cover all of it
-            for place, member in enumerate(members):
-                for whole, reduced in zip(flat.parts(total), flat.parts(area.reduced(member)), strict=True):
-                    own = slice_of(whole.size, place, len(members))
-                    whole[own] = reduced[own]
+            total = kind.results.lend()  # the slices cover all of it
+            for place, reduced in views.slices:
+                total[place] = reduced
             rounds.reach(number, COPIED)
+        except BaseException:  # so that no peer waits for this member
+            rounds.leave()
+            raise
         return total
 
     def _places(self, workers: Sequence[int]) -> tuple[int, ...]:
@@ -191,15 +234,6 @@ class SharedMemoryCommunicator:
 
     def _peers(self, members: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(place for place in members if place != self._own)
-
-    @contextlib.contextmanager
-    def _leaving(self) -> Iterator[None]:
-        """Tell the peers where a round fails here, so that none of them waits for this member."""
-        try:
-            yield
-        except BaseException:
-            self._rounds.leave()
-            raise
 
 
 def slice_of(size: int, index: int, num_members: int) -> slice:
@@ -213,18 +247,16 @@ def slice_of(size: int, index: int, num_members: int) -> slice:
 
 
 @np.errstate(over="ignore", invalid="ignore")  # the member that checks the update reports a sum that overflows
-def reduce_slice(combine: np.ufunc, sources: list[np.ndarray], out: np.ndarray, index: int) -> None:
-    """Combine one member's slice of all sources, in their order, into the same slice of `out`.
+def reduce_slice(combine: np.ufunc, sources: Sequence[np.ndarray], out: np.ndarray) -> None:
+    """Combine the members' sources, in their order, into `out`.
 
     Args:
       combine: binary function of two arrays.
       sources: two or more arrays of one size.
       out: array of that size, for the result.
-      index: place of the member among the sources.
     """
-    own = slice_of(out.size, index, len(sources))
-    for start in range(own.start, own.stop, BLOCK):
-        block = slice(start, min(start + BLOCK, own.stop))
+    for start in range(0, out.size, BLOCK):
+        block = slice(start, start + BLOCK)
         result = out[block]
         combine(sources[0][block], sources[1][block], out=result)
         for source in sources[2:]:
