@@ -120,7 +120,8 @@ class Programs:
         state = abstract_state(task, optimizer, kept)
         parameters = Parameters(state.params, state.model_state)
         inputs = parameters, example, jnp.int32(0), jax.random.key(seed), abstract_frozen(task)
-        self.lay_out(state, jax.eval_shape(placement.traced(gradient), *inputs))
+        # Of the program itself: its first call finds it traced.
+        self.lay_out(state, self.unit_gradient.eval_shape(*inputs))
 
     def on_part(self, state: TrainState, contribution: Any) -> Programs:
         """Return the same programs for a part of the leaves; `gradient` needs the whole ones.
