@@ -78,6 +78,9 @@ class InProcess:
         self._opening, self._recorder, self._hooks = opening, recorder, hooks
         run = opening.run
         self._programs = programs = run.programs(donate_parameters=False, placement=placement)
+        # While the workers compile their gradient, which takes longer
+        has_update = run.stages[0].change(run.config.workers) == "optimizer"
+        self._compiling = programs.compile_update() if has_update else None
         self._role = ChiefRole(opening, programs.state_layout, clock, threads=True)
         self.chief = self._role.chief
         apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log)
@@ -138,7 +141,7 @@ class InProcess:
             return controller.run()
         finally:
             self._break_off("the run is over")
-            self._join(workers)
+            self._join(workers if self._compiling is None else [*workers, self._compiling])
             self._stop.set()
             self._wake.set()
             heartbeat.join(JOIN_SECS)

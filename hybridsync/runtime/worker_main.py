@@ -189,6 +189,7 @@ def warm_up(
       local_updates: for the plan's phases with local updates, whether a push replaces the servers' parameters.
       wires: number formats in which the parameters of the plan's phases travel.
     """
+    update = programs.compile_update()
     zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state)
     state: TrainState = programs.placement.put(zeros)
     gradient = programs.gradient(Parameters(state.params, state.model_state), 0)
@@ -208,4 +209,5 @@ def warm_up(
         difference = programs.difference(gradient, moved)
         jax.block_until_ready(programs.combine(parameters, difference, 1.0, replaces))
     total = programs.placement.at_replica(jax.device_get(gradient))
+    update.join()
     jax.block_until_ready(programs.update(state, total, units=1, factor=1.0, blend=1.0))
