@@ -7,12 +7,12 @@ load what it made, from the folder of compiled programs that they share.
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import os
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from hybridsync.core.work_deadlines import COMPILE_SECS, UNWATCHED, Watching
 WAIT_SECS = COMPILE_SECS / 2
 """How long a process waits for another one that compiles what it needs; then it compiles that as well."""
 LOOK_SECS = 0.02
-own_log = partial(print, file=sys.stderr, flush=True)
+own_log = functools.partial(print, file=sys.stderr, flush=True)
 """Takes a line for the log of a role's process."""
 CLAIMS = "claims"
 """File in the folder of compiled programs; a locked byte of it is a program that a process compiles."""
@@ -55,15 +55,12 @@ class Compilations:
         self._lock = threading.Lock()
         self.traced = self.compiled = self.loaded = 0
         self._trace_secs = self._compile_secs = 0.0
-        jax.monitoring.register_event_duration_secs_listener(self._on_end)
-        jax.monitoring.register_event_listener(self._on_event)
-        jax.monitoring.register_scalar_listener(self._on_begin)
+        _listen()
+        _COUNTING.append(self)
 
     def close(self) -> None:
         """Count no more."""
-        jax.monitoring.unregister_event_duration_listener(self._on_end)
-        jax.monitoring.unregister_event_listener(self._on_event)
-        jax.monitoring.unregister_scalar_listener(self._on_begin)
+        _COUNTING.remove(self)
 
     def say_all(self, until: str) -> None:
         """Write the counts into the log, with the moment until which they were counted."""
@@ -72,17 +69,20 @@ class Compilations:
             f"{self.loaded} loaded in {self._compile_secs:.1f} s"
         )
 
-    def _on_begin(self, event: str, value: float | int, **named: str | int) -> None:
+    def on_begin(self, event: str, name: str) -> None:
+        """Take in that a piece of JAX's work begins."""
         if event.endswith(_COMPILED):
-            self._say(f"compiling {named.get('fun_name', 'a program')}, unless it was compiled before")
+            self._say(f"compiling {name}, unless it was compiled before")
 
-    def _on_event(self, event: str, **_: str | int) -> None:
+    def on_event(self, event: str) -> None:
+        """Take in what happened."""
         if event.endswith(_LOADED):
             with self._lock:
                 self.loaded += 1
                 self.compiled -= 1  # which its end counts, too
 
-    def _on_end(self, event: str, duration_secs: float, **_: str | int) -> None:
+    def on_end(self, event: str, duration_secs: float) -> None:
+        """Take in that a piece of JAX's work has ended."""
         if "/compile/" not in event:
             return
         # Also when a function was traced, which its compilation follows
@@ -97,6 +97,30 @@ class Compilations:
                 self._compile_secs += duration_secs
         if event.endswith(_COMPILED):
             self._note(duration_secs)
+
+
+_COUNTING: list[Compilations] = []
+
+
+@functools.cache
+def _listen() -> None:
+    """Have JAX notify all that count, once a process: its versions have no public way to take a listener off again."""
+
+    def on_begin(event: str, value: float | int, **named: str | int) -> None:
+        for each in [*_COUNTING]:
+            each.on_begin(event, str(named.get("fun_name", "a program")))
+
+    def on_event(event: str, **_: str | int) -> None:
+        for each in [*_COUNTING]:
+            each.on_event(event)
+
+    def on_end(event: str, duration_secs: float, **_: str | int) -> None:
+        for each in [*_COUNTING]:
+            each.on_end(event, duration_secs)
+
+    jax.monitoring.register_scalar_listener(on_begin)
+    jax.monitoring.register_event_listener(on_event)
+    jax.monitoring.register_event_duration_secs_listener(on_end)
 
 
 def share_compilations() -> None:
