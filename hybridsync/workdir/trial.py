@@ -222,7 +222,7 @@ def _named(
             check(returned)
         return returned
 
-    named.inside = function  # pyright: ignore[reportFunctionMemberAccess]
+    named.inside = function  # pyright: ignore[reportAttributeAccessIssue]
     return named
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from hybridsync.core.clock import SystemClock
 from hybridsync.runtime import compilations as module
 from hybridsync.runtime.compilations import Compilations, SharedCache, share_compilations
 
@@ -41,7 +42,7 @@ class Kept:
         (self._folder / key).write_bytes(value)
 
 
-class OneLook:
+class OneLook(SystemClock):
     """A clock that stands still, and past every deadline once the cache has waited twice."""
 
     def __init__(self) -> None:
