@@ -39,6 +39,7 @@ from hybridsync.phases.reporter import Hook
 from hybridsync.report.history import RunHistory, history_of
 from hybridsync.report.model import Record
 from hybridsync.report.results import read_run
+from hybridsync.runtime.compilations import Compilations
 from hybridsync.runtime.inprocess import InProcess
 from hybridsync.runtime.role_signals import handled_by_default
 from hybridsync.storage.jsonl import plain
@@ -275,13 +276,13 @@ class Trainer:
         if not self._fitting.acquire(blocking=False):
             raise HybridSyncError("this trainer's fit is under way already; wait for its end, or make another Trainer")
         try:
-            with self._saving_on_signals():
-                return self._fit()
+            with self._saving_on_signals(), contextlib.closing(Compilations()) as compilations:
+                return self._fit(compilations)
         finally:
             self._preempted = False
             self._fitting.release()
 
-    def _fit(self) -> FitResult:
+    def _fit(self, compilations: Compilations) -> FitResult:
         run, clock = self._run, SYSTEM_CLOCK
         began = clock.monotonic()
         devices = local_devices(run.config.devices.platform)
@@ -313,7 +314,9 @@ class Trainer:
             opened.callback(recorder.close)
             bits = {"collective": placement.kind, "mesh": dict(placement.axes), "platform": devices[0].platform}
             opening.announce(recorder, runtime="inprocess", **bits)
-            runtime = InProcess(opening, recorder, clock, list(self._hooks), placement=placement)
+            runtime = InProcess(
+                opening, recorder, clock, list(self._hooks), placement=placement, compilations=compilations
+            )
             opened.callback(self._opened, None, self._say)
             self._opened(runtime.chief, recorder.progress.show_line if self._progress else self._say)
             if self._preempted:  # it was asked while the run was being opened

@@ -332,6 +332,10 @@ class _Placed:
                 program = self._compiled.setdefault(key, self._compile(where, args, static))
         return program(*args, **static)
 
+    def eval_shape(self, *args: Any) -> Any:
+        """Return the shapes of the results for those of arguments, as a seat has them."""
+        return jax.eval_shape(self._placement.traced(self._function), *args)
+
     def lower(self, *args: Any) -> Any:
         """Return the program that these arguments are computed with, lowered for them."""
         leaves, structure = jax.tree.flatten(args)

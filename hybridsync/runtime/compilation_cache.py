@@ -88,6 +88,9 @@ def use_cache(folder: str) -> None:
         return
     import jax
 
+    from hybridsync.runtime.compilations import share_compilations
+
+    share_compilations()
     jax.config.update("jax_compilation_cache_dir", folder)
     own = os.environ.get(JAX_OWN)
     if own and Path(folder).is_relative_to(own):

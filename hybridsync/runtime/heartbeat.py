@@ -1,4 +1,4 @@
-"""Does what server and worker processes both do: first words, heartbeat, the account of compilations."""
+"""Does what server and worker processes both do: first words and heartbeat."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-import jax
-
 from hybridsync import __version__
-from hybridsync.core.activity import current
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock, pause
 from hybridsync.core.errors import HybridSyncError, NotRegistered, RoleLost, described
 from hybridsync.core.plan import PhaseId
-from hybridsync.core.work_deadlines import Watching
 from hybridsync.devices.environment import own_gpus
 from hybridsync.interfaces.messages import (
     GroupReply,
@@ -102,21 +98,6 @@ def hello(
         devices=own_gpus(os.environ) if spec.role == "worker" else (),
         frozen=frozen,
     )
-
-
-class CompileTimer:
-    """Sums what XLA compiles in this process, seconds, and notifies watchdog and worker that a thread compiles."""
-
-    def __init__(self, note: Callable[[float], None], watchdog: Watching) -> None:
-        self._note, self._watchdog = note, watchdog
-        jax.monitoring.register_event_duration_secs_listener(self._listen)
-
-    def _listen(self, event: str, duration_secs: float, **_: str | int) -> None:
-        if "/compile/" in event:  # also when a function was traced, which its compilation follows
-            self._watchdog.compiles()
-            current().compiling()
-        if event.endswith("backend_compile_duration"):
-            self._note(duration_secs)
 
 
 class Heartbeat:

@@ -26,7 +26,7 @@ MOST_THREADS = 1024
 """Of XLA in a role."""
 
 
-_READS_XLA_FLAGS = "from hybridsync.collectives.mesh import jax_internals; jax_internals.read_xla_flags()"
+_READS_XLA_FLAGS = "from hybridsync.core import jax_internals; jax_internals.read_xla_flags()"
 _READING_SECS = 60.0
 
 

@@ -26,7 +26,9 @@ from hybridsync.core.plan import PhaseId
 from hybridsync.devices.placement import SHARED_DEVICE, Placement
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import Report
 from hybridsync.phases.reporter import Hook
+from hybridsync.runtime.compilations import Compilations
 from hybridsync.runtime.wiring.chief import ChiefRole
 from hybridsync.runtime.wiring.server import primary_services
 from hybridsync.runtime.wiring.worker import unit_tracer, worker_loop, worker_recorder
@@ -60,6 +62,7 @@ class InProcess:
       hooks: (function, every so many units).
       collectives: collectives by which the workers' threads sum and average among themselves.
       placement: where the workers compute.
+      compilations: account of the start's compilations, for the log; None for none.
     """
 
     def __init__(
@@ -70,10 +73,14 @@ class InProcess:
         hooks: list[tuple[Hook, int]],
         collectives: Callable[[Programs], Collectives] = collectives_of,
         placement: Placement = SHARED_DEVICE,
+        compilations: Compilations | None = None,
     ) -> None:
         self._opening, self._recorder, self._hooks = opening, recorder, hooks
         run = opening.run
         self._programs = programs = run.programs(donate_parameters=False, placement=placement)
+        # While the workers compile their gradient, which takes longer
+        has_update = run.stages[0].change(run.config.workers) == "optimizer"
+        self._compiling = programs.compile_update() if has_update else None
         self._role = ChiefRole(opening, programs.state_layout, clock, threads=True)
         self.chief = self._role.chief
         apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log)
@@ -97,6 +104,7 @@ class InProcess:
         self._loops: dict[int, WorkerLoop] = {}
         self._server_incarnation = 0
         self._tracer = unit_tracer(run, "workers")
+        self._compilations = compilations
 
     @property
     def state(self) -> TrainState:
@@ -133,7 +141,7 @@ class InProcess:
             return controller.run()
         finally:
             self._break_off("the run is over")
-            self._join(workers)
+            self._join(workers if self._compiling is None else [*workers, self._compiling])
             self._stop.set()
             self._wake.set()
             heartbeat.join(JOIN_SECS)
@@ -202,13 +210,22 @@ class InProcess:
         while not self._stop.is_set():
             self._wake.wait(REPORT_SECS)
             self._wake.clear()
-            self.chief.service.report(self._primary.take_report().as_report(0, self._server_incarnation))
+            served = self._primary.take_report().as_report(0, self._server_incarnation)
+            self.chief.service.report(served)
+            self._log_start(served)
             for worker, recorder in enumerate(self._recorders):
                 if not recorder.incarnation:
                     continue
                 report = recorder.take_report()
+                self._log_start(report)
                 if self.chief.service.report(report).revoked and worker in self._loops:
                     self._loops[worker].revoke(report.phase_id, "the chief has revoked the phase")
+
+    def _log_start(self, report: Report) -> None:
+        """Log what the start has compiled, once the first unit was applied."""
+        if self._compilations is not None and report.applied:
+            self._compilations.say_all("the first unit")
+            self._compilations = None
 
     # --- how roles find each other ---
 

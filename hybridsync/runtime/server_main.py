@@ -15,9 +15,9 @@ from hybridsync.core.errors import HybridSyncError, WaitTimeout
 from hybridsync.core.work_deadlines import COMPILE_SECS, Watching
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.reports import Report
+from hybridsync.runtime.compilations import Compilations, own_log
 from hybridsync.runtime.heartbeat import (
     CHIEF_SECS,
-    CompileTimer,
     Heartbeat,
     ReconnectingChiefClient,
     hello,
@@ -57,7 +57,7 @@ def run_server(spec: RoleSpec, keys: Keyring, run: Run, chief_address: Callable[
     """
     assert run.workdir is not None
     compile_secs: list[float] = []
-    CompileTimer(compile_secs.append, watchdog)
+    compilations = Compilations(compile_secs.append, watchdog, own_log)
     clock, workers = SYSTEM_CLOCK, run.config.workers
     programs = run.programs(donate_parameters=True)
     completed = threading.Event()
@@ -75,6 +75,7 @@ def run_server(spec: RoleSpec, keys: Keyring, run: Run, chief_address: Callable[
         part = parts[spec.role_id]
         own = part.programs
         warm_up(own)
+    compilations.say_all("the first phase")
     chief_at = chief_address()  # which has opened the workdir: before, what is in it is not this run's
     apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log)
     transport = transport_of(spec.link, keys)

@@ -21,9 +21,9 @@ from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import ReportReply
 from hybridsync.protocols.base import FLOAT32
+from hybridsync.runtime.compilations import Compilations, own_log
 from hybridsync.runtime.heartbeat import (
     CHIEF_SECS,
-    CompileTimer,
     Heartbeat,
     ReconnectingChiefClient,
     hello,
@@ -94,7 +94,7 @@ def run_worker(
     clock = SYSTEM_CLOCK
     recorder = worker_recorder(run, spec.role_id, clock)
     recorder.at_unit, recorder.watchdog = at_unit, watchdog
-    CompileTimer(recorder.compiled, watchdog)
+    compilations = Compilations(recorder.compiled, watchdog, own_log)
     devices = local_devices(run.config.devices.platform)  # asked for by name: JAX may have fallen back to the CPU
     programs = run.programs(donate_parameters=True, placement=run.placement(devices, 1))
     collectives = make_collectives(programs)
@@ -108,6 +108,7 @@ def run_worker(
                 sums=any(stage.mode.moves_together for stage in run.stages),
                 groups=any(stage.mode.has_group_rounds for stage in run.stages),
             )
+    compilations.say_all("the first phase")
 
     chief_at = chief_address()  # which has opened the workdir: before, what is in it is not this run's
     apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log, others_note_too=True)
@@ -189,6 +190,7 @@ def warm_up(
       local_updates: for the plan's phases with local updates, whether a push replaces the servers' parameters.
       wires: number formats in which the parameters of the plan's phases travel.
     """
+    update = programs.compile_update()
     zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state)
     state: TrainState = programs.placement.put(zeros)
     gradient = programs.gradient(Parameters(state.params, state.model_state), 0)
@@ -208,4 +210,5 @@ def warm_up(
         difference = programs.difference(gradient, moved)
         jax.block_until_ready(programs.combine(parameters, difference, 1.0, replaces))
     total = programs.placement.at_replica(jax.device_get(gradient))
+    update.join()
     jax.block_until_ready(programs.update(state, total, units=1, factor=1.0, blend=1.0))

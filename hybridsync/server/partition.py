@@ -263,7 +263,10 @@ def _part(programs: Programs, kept: tuple[int, ...], server: int, wire: str) -> 
     params = prune(state.params, kept)
     part = TrainState(
         params=params,
-        opt_state=jax.eval_shape(lambda: initial_part(programs.optimizer, _zeros(params))),
+        # A single server's part is the whole, whose shapes are known.
+        opt_state=state.opt_state
+        if len(kept) == len(jax.tree.leaves(state.params))
+        else jax.eval_shape(lambda: initial_part(programs.optimizer, _zeros(params))),
         model_state=state.model_state if primary else jax.tree.map(lambda _: None, state.model_state),
         protocol_state={name: prune(kept_there, kept) for name, kept_there in state.protocol_state.items()},
         counters=state.counters,

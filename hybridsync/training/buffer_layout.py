@@ -28,6 +28,9 @@ from hybridsync.devices.staging import host_arrays
 
 ALIGNMENT = 64
 _SUMMED = (np.dtype(np.float32), np.dtype(np.float64))
+MOST_LAYOUTS = 64
+_LAYOUTS: dict[Any, Layout] = {}
+"""Layouts by the structure and types of their trees: a process describes each once, whoever asks for it."""
 BLOCK = 1 << 16
 """Numbers looked at together in the search for one that is not finite: they stay in the processor's cache."""
 
@@ -77,25 +80,16 @@ class Layout:
         Raises:
           TaskError: a leaf is not an array of numbers (PRNG key, Python scalar), or two have one path.
         """
-        entries, treedef = jax.tree_util.tree_flatten_with_path(tree)
-        leaves: list[LeafSpec] = []
-        seen: set[str] = set()
-        offset = 0
-        for keys, leaf in entries:
-            path = jax.tree_util.keystr(keys, simple=True, separator="/")
-            if path in seen:
-                raise TaskError(
-                    f"two leaves are both called {path!r}: a key contains '/', or an integer key meets its "
-                    "text; rename one"
-                )
-            seen.add(path)
-            dtype = _checked_dtype(path, leaf)
-            shape = tuple(leaf.shape)
-            nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-            leaves.append(LeafSpec(path, dtype, shape, offset, nbytes))
-            offset += -(-nbytes // ALIGNMENT) * ALIGNMENT
-        schema = "\n".join(f"{leaf.path}\t{leaf}" for leaf in leaves)
-        return cls(tuple(leaves), offset, xxhash.xxh3_128_hexdigest(schema.encode()), treedef)
+        leaves, treedef = jax.tree_util.tree_flatten(tree)
+        # What is no array is refused by its path below.
+        types = tuple((getattr(leaf, "dtype", None), getattr(leaf, "shape", None)) for leaf in leaves)
+        known = _LAYOUTS.get((treedef, types))
+        if known is None:
+            known = _laid_out(tree)
+            if len(_LAYOUTS) >= MOST_LAYOUTS:
+                _LAYOUTS.clear()
+            _LAYOUTS[treedef, types] = known
+        return known
 
     def within(self, whole: Layout) -> Layout:
         """Return where this tree's leaves, found by their paths, lie in a buffer of the larger tree `whole`.
@@ -104,13 +98,13 @@ class Layout:
           SchemaMismatch: `whole` has no such leaf, or it is of another type.
         """
         places = {leaf.path: leaf for leaf in whole.leaves}
-        found, expected = whole.types, self.types
-        if difference := first_difference({path: found[path] for path in expected if path in places}, expected):
+        found = {leaf.path: str(places[leaf.path]) for leaf in self.leaves if leaf.path in places}
+        if difference := first_difference(found, self.types):
             raise SchemaMismatch(f"a part does not fit into the whole tree: {difference}")
         leaves = tuple(places[leaf.path] for leaf in self.leaves)
         return Layout(leaves, whole.nbytes, self.schema_hash, self.treedef)
 
-    @property
+    @functools.cached_property
     def types(self) -> dict[str, str]:
         """Each leaf's type by its path, as `float32[2,3]`."""
         return {leaf.path: str(leaf) for leaf in self.leaves}
@@ -283,6 +277,27 @@ class BufferTrees:
     def clear(self) -> None:
         """Let go of all buffers."""
         self._kept.clear()
+
+
+def _laid_out(tree: Any) -> Layout:
+    entries, treedef = jax.tree_util.tree_flatten_with_path(tree)
+    leaves: list[LeafSpec] = []
+    seen: set[str] = set()
+    offset = 0
+    for keys, leaf in entries:
+        path = jax.tree_util.keystr(keys, simple=True, separator="/")
+        if path in seen:
+            raise TaskError(
+                f"two leaves are both called {path!r}: a key contains '/', or an integer key meets its text; rename one"
+            )
+        seen.add(path)
+        dtype = _checked_dtype(path, leaf)
+        shape = tuple(leaf.shape)
+        nbytes = math.prod(shape) * dtype.itemsize
+        leaves.append(LeafSpec(path, dtype, shape, offset, nbytes))
+        offset += -(-nbytes // ALIGNMENT) * ALIGNMENT
+    schema = "\n".join(f"{leaf.path}\t{leaf}" for leaf in leaves)
+    return Layout(tuple(leaves), offset, xxhash.xxh3_128_hexdigest(schema.encode()), treedef)
 
 
 def _rounds(found: np.dtype[Any], expected: np.dtype[Any]) -> bool:

@@ -19,6 +19,7 @@ import copy
 import dataclasses
 import functools
 import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -26,12 +27,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from absl import logging
 from jax.extend.core import ClosedJaxpr
 
 from hybridsync.core.activity import current
 from hybridsync.core.errors import TaskError
 from hybridsync.core.user_code import end_if_forked
-from hybridsync.devices.placement import SHARED_DEVICE, Placement
+from hybridsync.devices.placement import SHARED_DEVICE, Placement, SharedDevice
 from hybridsync.policies.momentum import KEEP, MomentumHandling
 from hybridsync.protocols.base import FLOAT32, Change, Compensation
 from hybridsync.training.buffer_layout import Layout, describe
@@ -120,7 +122,8 @@ class Programs:
         state = abstract_state(task, optimizer, kept)
         parameters = Parameters(state.params, state.model_state)
         inputs = parameters, example, jnp.int32(0), jax.random.key(seed), task.abstract_frozen
-        self.lay_out(state, jax.eval_shape(placement.traced(gradient), *inputs))
+        # Of the program itself: its first call finds it traced.
+        self.lay_out(state, self.unit_gradient.eval_shape(*inputs))
 
     def on_part(self, state: TrainState, contribution: Any) -> Programs:
         """Return the same programs for a part of the leaves; `gradient` needs the whole ones.
@@ -351,6 +354,31 @@ class Programs:
             np.float32(blend),
         )
         return TrainState(parameters.params, opt_state, parameters.model_state, state.protocol_state, counters)
+
+    def compile_update(self) -> threading.Thread:
+        """Compile the update of a whole state in a thread of its own, which is returned, while another compiles.
+
+        It is compiled for arrays of the default device, or of the host; elsewhere its first call compiles it.
+        """
+
+        def compile_it() -> None:
+            if not isinstance(self.placement, SharedDevice):
+                return
+            # As arrays have them: the scalars of an abstract state may be weaker than those that arrive.
+            state, total = (
+                jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), tree)
+                for tree in (self.state, self.contribution)
+            )
+            parameters = Parameters(state.params, state.model_state)
+            scalars = np.int32(1), np.float32(1.0), np.float32(1.0)
+            try:
+                self._update.lower(parameters, state.opt_state, state.counters, total, *scalars).compile()
+            except Exception as error:  # noqa: BLE001 its first call raises it again, where it is reported
+                logging.info("the update cannot be compiled ahead: %s: %s", type(error).__name__, error)
+
+        thread = threading.Thread(target=compile_it, name="compile", daemon=True)
+        thread.start()
+        return thread
 
     def local_step(
         self,

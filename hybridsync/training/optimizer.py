@@ -132,6 +132,7 @@ class Optimizer:
         functions = [name for name, value in hyperparameters.items() if callable(value)]
         made_by = _with_master(factory) if master else factory
         injected = optax.inject_hyperparams(made_by, static_args=functions, hyperparam_dtype=jnp.dtype(jnp.float32))
+        self._tried: set[Any] = set()
         self.transformation = injected(learning_rate=jnp.float32(_first_rate(learning_rate)), **hyperparameters)
 
     def learning_rate_at(self, progress: jax.Array) -> jax.Array:
@@ -217,7 +218,7 @@ class Optimizer:
             for kind, why in _REFUSED_STATES.items():
                 if _contains(state.inner_state, kind):
                     raise OptimizerError(f"the optimizer keeps a {kind}: {why}; use the transformation inside it")
-            jax.eval_shape(self.transformation.update, params, state, params)
+            self._try_update(params, state)
         except OptimizerError:
             raise
         except _NEEDS_VALUES as error:
@@ -230,6 +231,13 @@ class Optimizer:
         except Exception as error:  # the factory is its author's: whatever it raises becomes one clear message
             raise OptimizerError(self._why_unusable(error)) from error
         return state
+
+    def _try_update(self, params: Any, state: Any) -> None:
+        """Trace an update, unless one of parameters of this structure and these types was traced before."""
+        key = jax.tree.structure(params), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(params))
+        if key not in self._tried:
+            jax.eval_shape(self.transformation.update, params, state, params)
+            self._tried.add(key)
 
     def _why_unusable(self, error: Exception) -> str:
         functions = [name for name, value in self.hyperparameters.items() if callable(value)]
@@ -268,7 +276,7 @@ class Optimizer:
         after = after._replace(hyperparams={**after.hyperparams, "momentum": own})
         return updates, _in_types_of(state, after)
 
-    def check_rate(self, params: Any) -> ClosedJaxpr:
+    def check_rate(self, params: Any, state: Any = None) -> ClosedJaxpr:
         """Check that the updates depend on the learning rate, which the run scales and reports.
 
         The check is on the traced program, not on numbers: it needs no memory, and knows no gradient by chance. Returns
@@ -276,11 +284,13 @@ class Optimizer:
 
         Args:
           params: the model's parameters, or their shapes.
+          state: shapes of the optax state; None finds them.
 
         Raises:
           OptimizerError: no update depends on it, for example in `lambda learning_rate: optax.sgd(0.1)`.
         """
-        state, leaves = jax.eval_shape(self.init, params), jax.tree.leaves(params)
+        leaves = jax.tree.leaves(params)
+        state = jax.eval_shape(self.init, params) if state is None else state
         program = jax.make_jaxpr(lambda rate, grads, state, params: self.update(grads, state, params, rate))(
             *(jax.ShapeDtypeStruct((), jnp.float32), params, state, params)
         )

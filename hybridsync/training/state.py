@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import flax.struct
 import jax
@@ -13,6 +14,9 @@ from hybridsync.core.counted import counted
 from hybridsync.core.errors import HybridSyncError, TaskError, described
 from hybridsync.training.optimizer import Optimizer
 from hybridsync.training.task import Task
+
+_SHAPES: WeakKeyDictionary[Optimizer, dict[Any, tuple[Any, TrainState]]] = WeakKeyDictionary()
+"""What `abstract_state` has returned, with the function `init`, whose number is then no other's."""
 
 
 @flax.struct.dataclass
@@ -101,5 +105,12 @@ def _check_parameters(params: Any) -> None:
 
 
 def abstract_state(task: Task, optimizer: Optimizer, kept: tuple[str, ...] = ()) -> TrainState:
-    """Return the shapes and dtypes of the state without computing it (see `initial_state`)."""
-    return jax.eval_shape(lambda: initial_state(task, optimizer, 0, kept))
+    """Return the shapes and dtypes of the state without computing it (see `initial_state`).
+
+    A process traces them once for each `init`, optimizer and `kept`, however many of its parts ask for them.
+    """
+    init = getattr(task.init, "inside", task.init)  # of one that is tried, which gives the same shapes
+    known, key = _SHAPES.setdefault(optimizer, {}), (id(init), kept)
+    if key not in known:
+        known[key] = init, jax.eval_shape(lambda: initial_state(task, optimizer, 0, kept))
+    return known[key][1]

@@ -205,7 +205,8 @@ def open_run(
     if init_from is not None and used is None:  # before the workdir is made, so that a refusal leaves no trace
         check_init_from(init_from, run.workdir)
     # While the roles prepare; a run in progress has passed it.
-    trained = None if alive else try_functions(dataclasses.replace(run, config=used or run.config))
+    asked = dataclasses.replace(run, config=used or run.config)
+    trained = None if alive else try_functions(asked, digests_programs=run.workdir is not None)
     if run.workdir is None:
         return _fresh(run, None, PhaseIdsInMemory(), None, init_from, None, check_order)
     try:

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 
 from hybridsync.core.errors import DataError, HybridSyncError, TaskError
 from hybridsync.core.user_code import explain
@@ -31,8 +32,12 @@ from hybridsync.training.task import Task
 from hybridsync.workdir.trained import Trained
 
 
-def try_functions(run: Run) -> Trained:
+def try_functions(run: Run, *, digests_programs: bool = True) -> Trained:
     """Trace every function of the user's that the roles will call, and return what they compute.
+
+    Args:
+      run: the run, with its configuration.
+      digests_programs: whether to digest gradient and update; a run that leaves no record is compared with none.
 
     Raises:
       TaskError: model, loss or evaluation raises, or returns something else than its contract says.
@@ -45,27 +50,28 @@ def try_functions(run: Run) -> Trained:
     _check_description(guarded.task.source)
     batch = _first_unit(guarded, config.unit_size)
     state = guarded.abstract_state()
-    update = optimizer.check_rate(state.params)
+    update = optimizer.check_rate(state.params, state.opt_state)
     if config.servers > 1:
         check_divisible(optimizer, state.params, config.servers)
     rates = optimizer.sampled_rates(config.unit_size, config.workload)
     gradient = _gradient(guarded, state, batch)
+    gradient_digested, update_digested = (digest(each) if digests_programs else "" for each in (gradient, update))
     _try_evaluation(guarded, state)
     functions = [name for name, value in optimizer.hyperparameters.items() if callable(value)]
     values = {name: text for name, text in optimizer.stated_values().items() if name not in functions}
     values |= {"clip": repr(optimizer.clip), "per": optimizer.per}
     values |= {"master": "True"} if optimizer.master else {}
     frozen = digests(frozen_leaves(guarded.task, config.seed))
-    return Trained(values, rates, gradient, digest(update), config.unit_size, frozen)
+    return Trained(values, rates, gradient_digested, update_digested, config.unit_size, frozen)
 
 
 def gradient_digest(run: Run, unit_size: int) -> str:
     """Return the digest of a run's gradient for units of another size."""
     guarded = dataclasses.replace(run, task=_guarded(run.task))
-    return _gradient(guarded, guarded.abstract_state(), _first_unit(guarded, unit_size))
+    return digest(_gradient(guarded, guarded.abstract_state(), _first_unit(guarded, unit_size)))
 
 
-def _gradient(run: Run, state: TrainState, batch: HostBatch) -> str:
+def _gradient(run: Run, state: TrainState, batch: HostBatch) -> ClosedJaxpr:
     shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in batch.items()}
     parameters = Parameters(state.params, state.model_state)
     with _trying("the gradient of Task.loss", TaskError):  # rules for its derivative are the user's, too
@@ -79,7 +85,7 @@ def _gradient(run: Run, state: TrainState, batch: HostBatch) -> str:
             traced = run.shared_device.traced(traced_unit_gradient)(*arguments)
         if (micro_steps := run.config.devices.micro_steps) > 1:  # what they compute is the same, so they may change
             run.shared_device.traced(traced_unit_gradient)(*arguments, micro_steps)
-    return digest(traced)
+    return traced
 
 
 def _try_evaluation(run: Run, state: TrainState) -> None:
@@ -216,6 +222,7 @@ def _named(
             check(returned)
         return returned
 
+    named.inside = function  # pyright: ignore[reportAttributeAccessIssue]
     return named
 
 

@@ -79,9 +79,9 @@ def compiling(watchdog: Watchdog) -> None:
     """The user's code hangs while it is compiled."""
     import jax
 
-    from hybridsync.runtime.heartbeat import CompileTimer
+    from hybridsync.runtime.compilations import Compilations
 
-    CompileTimer(lambda secs: None, watchdog)
+    Compilations(watchdog=watchdog)
     jax.jit(lambda value: value + 1.0)(1.0)  # whose backend begins here, not within the limit below
 
     def loss(value: jax.Array) -> jax.Array:

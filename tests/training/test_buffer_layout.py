@@ -316,3 +316,22 @@ def test_what_lies_between_leaves_proves_nothing():
     buffer[12:16] = 255  # padding behind a: not a number
     assert not layout.is_finite(buffer)
     assert first_non_finite(layout.unpack(buffer)) is None
+
+
+def test_a_structure_is_described_once_and_another_apart():
+    tree = {"a": np.zeros(3, np.float32), "b": np.zeros((2, 2), np.int32)}
+    first = Layout.of(tree)
+    assert Layout.of(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)) is first
+    for other in (
+        {**tree, "b": tree["b"].astype(np.uint32)},
+        {**tree, "a": tree["a"][:2]},
+        {"a": tree["a"], "c": tree["b"]},
+    ):
+        assert Layout.of(other) != first
+    assert [leaf.path for leaf in Layout.of({"a": tree["a"], "c": tree["b"]}).leaves] == ["a", "c"]
+
+
+def test_no_more_layouts_are_kept_than_a_process_has_use_for():
+    for size in range(2 * buffer_layout.MOST_LAYOUTS):
+        Layout.of({"only": np.zeros(size + 1, np.int8)})
+    assert len(buffer_layout._LAYOUTS) <= buffer_layout.MOST_LAYOUTS

@@ -366,3 +366,55 @@ def test_a_first_unit_that_is_short_is_refused_when_the_programs_are_built():
     task = served(lambda unit, batch: {name: field[:3] for name, field in batch.items()})
     with pytest.raises(TaskError, match="unit 0 has 3 examples, unit_size is 8"):
         programs_of(task, plain_sgd())
+
+
+def test_a_gradient_is_traced_once_for_its_shapes_and_its_first_call():
+    task, traced = mlp_task(), []
+
+    def loss(params, model_state, batch, key):
+        traced.append(batch)
+        return task.loss(params, model_state, batch, key)
+
+    counted = dataclasses.replace(task, loss=loss)
+    programs = programs_of(counted, plain_sgd(), unit_size=8, workload=16)
+    state = jax.device_put(jax.device_get(initial_state(counted, plain_sgd(), seed=0)))
+    assert len(traced) == 1, "programs have shapes"
+    for unit in range(2):
+        jax.block_until_ready(programs.gradient(parameters_of(state), unit))
+    assert len(traced) == 1
+
+
+def test_an_update_that_was_compiled_ahead_is_not_compiled_again():
+    programs = programs_of(mlp_task(), momentum_sgd(0.03), unit_size=12, workload=48)
+    state = jax.device_put(jax.device_get(initial_state(mlp_task(), momentum_sgd(0.03), seed=0)))
+    contribution = programs.gradient(parameters_of(state), 0)
+    host = jax.device_get(contribution)
+    with count_compilations() as ahead:
+        programs.compile_update().join()
+    assert [name for name in ahead if "update" in name], "nothing was compiled: this test proves nothing"
+    with count_compilations() as compiled:
+        after = programs.update(state, contribution, units=1, factor=1.0, blend=1.0)
+        jax.block_until_ready(programs.update(after, host, units=1, factor=1.0, blend=1.0))
+    assert compiled == []
+
+
+def test_an_update_that_cannot_be_compiled_ahead_raises_at_its_first_call():
+    def factory(learning_rate):
+        made = optax.sgd(learning_rate)
+
+        def update(updates, state, params=None):
+            if broken:
+                raise ValueError("no update today")
+            return made.update(updates, state, params)
+
+        return optax.GradientTransformation(made.init, update)
+
+    broken: list[bool] = []
+    optimizer = Optimizer(factory, learning_rate=0.5)
+    programs = programs_of(mlp_task(), optimizer, unit_size=8, workload=16)
+    state = jax.device_put(jax.device_get(initial_state(mlp_task(), optimizer, seed=0)))
+    contribution = programs.gradient(parameters_of(state), 0)
+    broken.append(True)
+    programs.compile_update().join()
+    with pytest.raises(ValueError, match="no update today"):
+        programs.update(state, contribution, units=1, factor=1.0, blend=1.0)

@@ -47,3 +47,18 @@ def test_the_optimizer_is_checked_when_the_state_is_made():
     lookahead = Optimizer(lambda learning_rate: optax.lookahead(optax.sgd(learning_rate), 5, 0.5), learning_rate=0.1)
     with pytest.raises(OptimizerError):
         abstract_state(mlp_task(), lookahead)
+
+
+def test_shapes_are_traced_once_for_an_init_and_an_optimizer():
+    traced: list[str] = []
+
+    def init(key):
+        traced.append("init")
+        return mlp_task().init(key)
+
+    task, optimizer = Task(init=init, loss=mlp_task().loss, source=mlp_task().source), adamw()
+    assert abstract_state(task, optimizer) is abstract_state(task, optimizer)
+    assert traced == ["init"]
+    kept = abstract_state(task, optimizer, ("diloco",))
+    assert set(kept.protocol_state) == {"diloco"} and len(traced) == 2
+    assert Layout.of(abstract_state(task, momentum_sgd()).opt_state) != Layout.of(kept.opt_state)

@@ -316,3 +316,6 @@ def test_the_trial_compiles_neither_gradient_nor_update_nor_evaluation() -> None
         name for name in compiled if any(part in name for part in ("gradient", "update", "loss", "sums", "init"))
     ]
     assert found == try_functions(run)
+    undigested = try_functions(run, digests_programs=False)
+    assert (undigested.gradient, undigested.update) == ("", "")
+    assert dataclasses.replace(undigested, gradient=found.gradient, update=found.update) == found

@@ -11,10 +11,10 @@ import threading
 from typing import Any
 
 from hybridsync.collectives.backend import STOP_SECS
-from hybridsync.collectives.mesh.jax_internals import construct, make_service, unsuited
 from hybridsync.collectives.mesh.sockets import listening
 from hybridsync.core.addresses import at_port, socket_path
 from hybridsync.core.errors import HybridSyncError
+from hybridsync.core.jax_internals import construct, make_service, unsuited
 
 # The service is a meeting point here, not the failure detector (leases and supervisors are), and a short
 # timeout would abort a worker that was merely stopped for a while.

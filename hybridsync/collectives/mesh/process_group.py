@@ -5,7 +5,7 @@ members of a phase form a mesh over some of the process group's devices, in an o
 computes on its first local device, and a mesh takes one device of each member, by its device choice. A mesh that lost a
 member is dead for good; the same members continue on another device choice.
 
-jax offers none of this in public (see `hybridsync.collectives.mesh.jax_internals`).
+jax offers none of this in public (see `hybridsync.core.jax_internals`).
 
 Importing this file loads neither jax nor jaxlib.
 """
@@ -24,7 +24,11 @@ from typing import TYPE_CHECKING, Any
 from hybridsync.collectives.device_choice import NUM_DEVICES, devices_of
 from hybridsync.collectives.mesh import gloo
 from hybridsync.collectives.mesh.coordination_service import HEARTBEAT_SECS
-from hybridsync.collectives.mesh.jax_internals import (
+from hybridsync.collectives.mesh.sockets import Endpoint, listening, shut_down_connected
+from hybridsync.core.addresses import socket_path
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import ConfigError, HybridSyncError, WaitTimeout
+from hybridsync.core.jax_internals import (
     construct,
     cpu_backend,
     distributed_state,
@@ -33,10 +37,6 @@ from hybridsync.collectives.mesh.jax_internals import (
     make_gloo_collectives,
     unsuited,
 )
-from hybridsync.collectives.mesh.sockets import Endpoint, listening, shut_down_connected
-from hybridsync.core.addresses import socket_path
-from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import ConfigError, HybridSyncError, WaitTimeout
 
 if TYPE_CHECKING:
     from hybridsync.collectives.mesh.flat_sum import MeshSum

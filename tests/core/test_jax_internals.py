@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hybridsync.collectives.mesh import jax_internals
+from hybridsync.core import jax_internals
 from hybridsync.core.errors import HybridSyncError
 
 

@@ -83,6 +83,23 @@ def has_backends() -> bool:
     return bool(are_initialized())
 
 
+def wrap_file_cache(wrap: Callable[[Any, str], Any]) -> None:
+    """Have jax use `wrap(its cache, folder)` wherever it opens a folder of compiled programs from now on.
+
+    Raises:
+      HybridSyncError: the installed version lacks what opens it.
+    """
+    (make,) = private("jax._src.compilation_cache", "get_file_cache")
+    make = getattr(make, "of_jax", make)
+
+    def wrapped(path: str) -> Any:
+        made = make(path)
+        return made and (wrap(made[0], made[1]), made[1])
+
+    wrapped.of_jax = make  # pyright: ignore[reportFunctionMemberAccess]
+    importlib.import_module("jax._src.compilation_cache").get_file_cache = wrapped  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def private(module: str, *names: str) -> tuple[Any, ...]:
     """Return what private names of jax or jaxlib stand for.
 
