@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 
@@ -127,3 +129,28 @@ def test_data_sets_that_cannot_serve_units_are_refused_at_once(make, message):
 def test_examples_that_are_no_numbers_or_lack_a_field_are_refused_by_the_field_s_name(make, message):
     with pytest.raises(DataError, match=message):
         IndexedSource(Rows(make), fingerprint="x").batch(0, unit_size=4, seed=0)
+
+
+class BatchMapDataset(Rows):
+    """Called as Grain's; what follows on it has it among its parents."""
+
+
+class MapMapDataset(Rows):
+    def __init__(self, parent):
+        super().__init__(as_dict)
+        self._parents = [parent]
+
+
+@pytest.mark.parametrize(
+    "data", [BatchMapDataset(as_dict), MapMapDataset(MapMapDataset(BatchMapDataset(as_dict)))], ids=["last", "before"]
+)
+def test_grain_batches_are_refused_wherever_they_are_made(data):
+    with pytest.raises(DataError, match=r"the training split has a Grain batch\(\) step.*unit_size"):
+        IndexedSource(data)
+    with pytest.raises(DataError, match="the test split has a Grain"):
+        IndexedSource(Rows(as_dict), data)
+
+
+def test_endless_data_set_is_refused():
+    with pytest.raises(DataError, match=r"repeats without end.*Leave repeat\(\) out"):
+        IndexedSource(Rows(as_dict, sys.maxsize))
