@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hybridsync.training.optimizer import Optimizer
     from hybridsync.training.task import Task
     from hybridsync.tuning.embedded import tune
+    from hybridsync.workdir.export import export
     from hybridsync.workdir.keep_best import KeepBest
 
 __version__ = "0.1.0.dev0"
@@ -55,6 +56,7 @@ _HOMES = {
     "Trainer": "trainer",
     "Comparison": "report.results",
     "compare": "report.results",
+    "export": "workdir.export",
     "read_run": "report.results",
     "WandB": "telemetry.trackers",
     "tune": "tuning.embedded",
@@ -81,6 +83,7 @@ __all__ = [
     "Trainer",
     "WandB",
     "compare",
+    "export",
     "read_run",
     "tune",
 ]

@@ -18,6 +18,7 @@ COMMANDS = {
     "simulate": "simulate a configuration in virtual time",
     "tune": "search for a job's switch point",
     "report": "write one HTML page about one or several runs",
+    "export": "write a trained model for other programs",
     "replay": "recompute a recorded run and compare every bit",
     "status": "show the progress of a run",
     "logs": "show a run's logs, or follow them",

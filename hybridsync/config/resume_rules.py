@@ -12,6 +12,7 @@ configuration says 7; use the earlier value or a fresh workdir
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,6 +27,8 @@ FIXED = ("workload", "seed", "model", "optimizer", "data")
 ACCEPTABLE = ("model", "optimizer")
 """Those of them that a run may change where its user accepts it."""
 ACCEPT = "pass --accept_changes (Trainer(accept_changes=True)) to train on with the new one"
+
+MORE = "to train on from its state, name it with --init_from (Trainer(init_from=...)) and take a fresh workdir"
 
 ABSENT = "nothing"
 
@@ -95,9 +98,10 @@ def check_resumable(
     ]
     if differences:
         acceptable = all(difference.startswith(ACCEPTABLE) for difference in differences)
+        longer = f"; {MORE}" if config.workload > saved.get("workload", math.inf) else ""
         raise ResumeError(
             f"this run cannot go on with another {'; another '.join(differences)}; "
-            f"use the earlier value or a fresh workdir{f', or {ACCEPT}' if acceptable else ''}"
+            f"use the earlier value or a fresh workdir{f', or {ACCEPT}' if acceptable else ''}{longer}"
         )
     unit_size = saved.get("unit_size", ABSENT)
     if unit_size != config.unit_size and not convert_units:

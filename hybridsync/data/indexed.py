@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -47,8 +48,8 @@ class IndexedSource:
         else a hash over eight examples of each split, so a change of others is not seen.
 
     Raises:
-      DataError: `threads` is below 0; or a data set without `len()` and `[index]`, without examples, or whose examples
-        lack a field.
+      DataError: `threads` is below 0; or a data set without `len()` and `[index]`, without examples, without an end,
+        with a Grain `batch()` step, or whose examples lack a field.
     """
 
     def __init__(
@@ -167,7 +168,22 @@ def _num_examples(name: str, split: str, examples: Any) -> int:
         )
     if len(examples) == 0:
         raise DataError(f"{name}: the {split} split holds no examples. Give at least one.")
+    if len(examples) >= sys.maxsize:  # what Grain's repeat() gives
+        raise DataError(
+            f"{name}: the {split} split repeats without end, its len() is {len(examples)}. Leave repeat() out: a run "
+            "passes over the data as often as its workload asks for."
+        )
+    if _has_step(examples, "BatchMapDataset"):
+        raise DataError(
+            f"{name}: the {split} split has a Grain batch() step, and each element would count as one example. Leave "
+            "batch() out: a run makes batches of its `unit_size`."
+        )
     return len(examples)
+
+
+def _has_step(examples: Any, step: str) -> bool:
+    """Return whether a Grain data set has a step of this class, at its end or before."""
+    return type(examples).__name__ == step or any(_has_step(each, step) for each in getattr(examples, "_parents", ()))
 
 
 def _named_fields(name: str, example: Any, fields: Mapping[str, Any] | Sequence[str] | None) -> dict[str, Any]:

@@ -408,7 +408,9 @@ class Reporter:
             self._ordered(order)
         for why in reports.stops:
             self.event("stop_ordered", why=why)
-            self.show_line(f"the run was told to save and stop{f': {why}' if why else ''}")
+            for_good = why == self._chief.stop_reason
+            asked = "a callback stops the run for good" if for_good else "the run was asked to save and stop"
+            self.show_line(f"{asked}{f': {why}' if why else ''}")
         self._news = self._news[0] + reports.loss_sum, self._news[1] + reports.num_losses
         self._interval.add(reports)
         self._whole.add(reports.staleness)

@@ -6,7 +6,6 @@ is resumed goes on in the tracker's same run.
 
 from __future__ import annotations
 
-import importlib
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import Any
 
 from hybridsync.config import to_json
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import ConfigError
+from hybridsync.core.extras import imported
 from hybridsync.interfaces.callbacks import Callback, CallbackRun, Values
 from hybridsync.telemetry.events import NO_FIGURES
 from hybridsync.telemetry.summary import read_identity
@@ -63,7 +62,7 @@ class WandB(_Tracker):
     """
 
     def __init__(self, project: str | None = None, **init: Any) -> None:
-        self._wandb, self._init = _imported("wandb", "wandb"), {"project": project, **init}
+        self._wandb, self._init = imported("wandb", "wandb"), {"project": project, **init}
         self._run: Any = None
 
     def on_start(self, run: CallbackRun) -> None:
@@ -101,7 +100,7 @@ class MLflow(_Tracker):
     def __init__(
         self, experiment: str = "hybridsync", tracking_uri: str | None = None, run_name: str | None = None
     ) -> None:
-        self._mlflow = _imported("mlflow", "mlflow")
+        self._mlflow = imported("mlflow", "mlflow")
         self._experiment, self._tracking_uri, self._run_name = experiment, tracking_uri, run_name
         self._client: Any = None
         self._run_id = ""
@@ -138,13 +137,6 @@ class MLflow(_Tracker):
                     self._client.log_metric(self._run_id, f"final/{name}", value)
             ends = {"failed": "FAILED", "preempted": "KILLED"}
             self._client.set_terminated(self._run_id, ends.get(summary["exit"], "FINISHED"))
-
-
-def _imported(package: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise ConfigError(f"{package} cannot be imported ({error}); pip install 'hybridsync[{extra}]'") from error
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

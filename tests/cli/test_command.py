@@ -53,7 +53,7 @@ def test_the_version_is_the_packages() -> None:
     [
         (
             (),
-            "error: no command was named; known: train, host, simulate, tune, report, replay, status, logs, switch, ",
+            "error: no command was named; known: train, host, simulate, tune, report, export, replay, status, logs, ",
         ),
         (("trian",), "error: there is no command 'trian'; did you mean 'train'?\n"),
         (("--config=a.py",), "error: there is no command '--config=a.py'; known: train, host, simulate,"),

@@ -459,6 +459,13 @@ def test_a_resume_that_would_be_another_run_is_refused_with_both_values(override
     assert caught.value.exit_code == 1
 
 
+def test_a_resume_with_a_larger_workload_names_init_from_and_one_with_a_smaller_does_not() -> None:
+    for workload, is_named in (("5000", True), ("3000", False)):
+        with pytest.raises(ResumeError) as caught:
+            check_resumable(to_json(CONFIG), apply_overrides(CONFIG, [f"workload={workload}"]))
+        assert ("--init_from" in str(caught.value)) is is_named
+
+
 def test_all_that_differs_is_named_at_once() -> None:
     with pytest.raises(ResumeError, match=r"another workload: .*; another seed: "):
         check_resumable(to_json(CONFIG), apply_overrides(CONFIG, ["seed=1", "workload=5000"]))

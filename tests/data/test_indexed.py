@@ -1,3 +1,4 @@
+import sys
 import threading
 
 import numpy as np
@@ -152,3 +153,28 @@ def test_examples_are_read_by_several_threads_at_a_time():
     source = IndexedSource(Rows(as_dict), fingerprint="rows", threads=3)
     source._train = Rows(read)
     assert sorted(source.batch(0, unit_size=3, seed=0)) == ["image", "label"]
+
+
+class BatchMapDataset(Rows):
+    """Called as Grain's; what follows on it has it among its parents."""
+
+
+class MapMapDataset(Rows):
+    def __init__(self, parent):
+        super().__init__(as_dict)
+        self._parents = [parent]
+
+
+@pytest.mark.parametrize(
+    "data", [BatchMapDataset(as_dict), MapMapDataset(MapMapDataset(BatchMapDataset(as_dict)))], ids=["last", "before"]
+)
+def test_grain_batches_are_refused_wherever_they_are_made(data):
+    with pytest.raises(DataError, match=r"the training split has a Grain batch\(\) step.*unit_size"):
+        IndexedSource(data)
+    with pytest.raises(DataError, match="the test split has a Grain"):
+        IndexedSource(Rows(as_dict), data)
+
+
+def test_endless_data_set_is_refused():
+    with pytest.raises(DataError, match=r"repeats without end.*Leave repeat\(\) out"):
+        IndexedSource(Rows(as_dict, sys.maxsize))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,24 +10,31 @@ from pathlib import Path
 
 from hybridsync import Callback
 from hybridsync.phases import callback_threads
+from tests.doc_pages import ROOT, blocks, output
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "callbacks.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+BLOCKS = blocks("docs/callbacks.md")
+FILE = next(block for block in BLOCKS if "def callbacks(config)" in block)
 
 
 def test_blocks_run_in_order_and_the_run_stops_early(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text("\n".join(BLOCKS))
-    done = subprocess.run(
-        [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    ended, best = done.stdout.splitlines()
-    exit, _, accuracy, units = ended.split()
-    assert exit == "stopped" and float(accuracy) >= 0.85 and int(units) < 20_000
+    ended, best = output(BLOCKS, tmp_path).splitlines()
+    found = re.fullmatch(r"stopped: accuracy ([\d.]+) at unit (\d+); ended at unit (\d+)", ended)
+    assert found is not None, ended
+    assert float(found[1]) >= 0.85 and int(found[2]) <= int(found[3]) < 20_000
     value, at, restored = best.split()
     assert float(value) >= 0.85 and at == restored
+
+
+def test_the_configuration_file_trains_and_its_callbacks_stop_the_run(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(FILE)
+    command = ["-m", "hybridsync", "train", "--config=job.py", "--workdir=run", "--runtime=inprocess"]
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit"] == "stopped"
+    assert "a callback stops the run for good: accuracy " in done.stderr + done.stdout
 
 
 def test_the_page_names_every_method_and_the_limits() -> None:

@@ -13,22 +13,16 @@ import pytest
 from hybridsync.config import apply_overrides, load_config
 from hybridsync.core import errors
 from hybridsync.core.plan import Plan
+from tests.doc_pages import ROOT, blocks, output
 
-ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 COMMANDS = re.findall(r"^    hybridsync train (.*)$", README, re.MULTILINE)
 
 
 def test_the_python_blocks_run_in_order_as_one_notebook(tmp_path: Path) -> None:
-    notebook = tmp_path / "notebook.py"
-    notebook.write_text("\n".join(BLOCKS))
-    done = subprocess.run(
-        [sys.executable, notebook], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    told = re.search(r"(\d+) units, accuracy ([\d.]+)", done.stdout)
-    assert told is not None, done.stdout
+    shown = output(blocks("README.md"), tmp_path)
+    told = re.search(r"(\d+) units, accuracy ([\d.]+)", shown)
+    assert told is not None, shown
     units, accuracy = told.groups()
     assert int(units) == 2000
     assert float(accuracy) >= 0.9

@@ -1,16 +1,13 @@
 """The code blocks of the page about reading results back run in order, with fewer and shorter runs."""
 
 import csv
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 from hybridsync.report.groups import OVER
+from tests.doc_pages import ROOT, blocks, output
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "results.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+BLOCKS = blocks("docs/results.md")
 FEWER = {
     '("bsp", "asp", "ssp(staleness=3)", "bsp:25%,asp", "preduce")': '("bsp", "asp")',
     "range(3)": "range(2)",
@@ -24,12 +21,7 @@ def test_blocks_run_in_order_and_leave_the_table_and_the_figure(tmp_path: Path) 
     for there, here in FEWER.items():
         assert there in program
         program = program.replace(there, here)
-    (tmp_path / "notebook.py").write_text(program)
-    done = subprocess.run(
-        [sys.executable, "notebook.py"], cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("RunHistory(in memory: completed, 400 of 400 units in ")
+    assert output([program], tmp_path).startswith("RunHistory(in memory: completed, 400 of 400 units in ")
     with open(tmp_path / "plans.csv", newline="") as file:
         rows = [*csv.DictReader(file)]
     assert [(row["plan"], row["runs"], row["reached"]) for row in rows] == [("asp", "2", "2"), ("bsp", "2", "2")]

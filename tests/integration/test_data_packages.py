@@ -68,6 +68,16 @@ def test_model_trains_on_a_torch_dataset_of_tuples() -> None:
     check(Task.from_nnx(NnxNet, IndexedSource(data, data, fields=("image", "label"))))
 
 
+def test_grain_batches_and_endless_repeats_are_refused() -> None:
+    grain = pytest.importorskip("grain", reason="pip install grain")
+    rows = grain.MapDataset.source(np.arange(400)).map(lambda i: {"image": IMAGES[i], "label": LABELS[i]})
+    for batched in (rows.batch(8), rows.batch(8).map(lambda batch: batch), rows.batch(8).seed(1).shuffle()):
+        with pytest.raises(ValueError, match=r"has a Grain batch\(\) step"):
+            IndexedSource(batched)
+    with pytest.raises(ValueError, match="repeats without end"):
+        IndexedSource(rows.repeat())
+
+
 def test_grain_iterator_is_refused_with_advice() -> None:
     grain = pytest.importorskip("grain", reason="pip install grain")
     stream = grain.MapDataset.source(np.arange(4)).to_iter_dataset()

@@ -137,6 +137,12 @@ class StepFiles:
         return self._open
 
 
+def write_tree(folder: Path, tree: Any) -> None:
+    """Write a tree of arrays as a plain Orbax checkpoint, into a folder that is absent."""
+    with _patient(), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        checkpointer.save(folder, args=ocp.args.PyTreeSave(tree))
+
+
 def stored_paths(state: Any) -> set[str]:
     """Return the paths under which Orbax will give a tree's leaves back."""
     return set(by_path(ocp.tree.serialize_tree(state, keep_empty_nodes=True)))

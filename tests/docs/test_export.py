@@ -1,0 +1,9 @@
+"""The code blocks of the page about exports run in order, and every format gives the model's own outputs back."""
+
+from pathlib import Path
+
+from tests.doc_pages import blocks, output
+
+
+def test_every_format_is_read_without_hybridsync_bit_for_bit(tmp_path: Path) -> None:
+    assert output(blocks("docs/export.md"), tmp_path).splitlines() == ["orbax True", "flax True", "safetensors True"]
