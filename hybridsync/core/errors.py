@@ -194,6 +194,10 @@ class StillHeld(WaitTimeout):
     """A push that the protocol has not released yet; it goes on being held, and the same units find it again."""
 
 
+class StoppedShort(HybridSyncError):
+    """A run that was asked to stop, and could not save all that was applied: the last who held it is gone."""
+
+
 class Preempted(HybridSyncError):
     """The run saved its state and stopped because it was asked to; run the same command again."""
 

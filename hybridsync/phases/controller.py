@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from hybridsync.chief.run_control import RunControl
-from hybridsync.core.errors import HybridSyncError, PhaseBroken, Preempted, described
+from hybridsync.core.errors import HybridSyncError, PhaseBroken, Preempted, StoppedShort, described
 from hybridsync.core.work_deadlines import Watching
 from hybridsync.phases import state_machine
 from hybridsync.phases.capture_stage import CaptureStage
@@ -117,7 +117,8 @@ class Controller:
         KeyboardInterrupt: by that the run was preempted.
 
         Raises:
-          HybridSyncError: the run could not go on; the summary contains "failed", as for any other exception.
+          HybridSyncError: the run could not go on, or could not save all that was applied when it was asked to stop;
+            the summary contains "failed", as for any other exception.
         """
         try:
             try:
@@ -153,18 +154,16 @@ class Controller:
         completed = self._control.num_applied >= self._workload
         if not completed and (failure := self._control.members.all_quarantined) is not None:
             raise failure
+        if not completed and (lost := self._state.lost_at_stop):
+            saved, why = self._control.num_applied, self._state.lost_why
+            raise StoppedShort(
+                f"asked to stop, the run has saved {saved:,} units, but not the {lost:,} applied after them: {why}; "
+                "run the same command again, which applies them again"
+            )
         if completed:
             return self._reporter.finish("completed", None)
-        error = self._control.refusal or None
-        if error is None and (lost := self._state.lost_at_stop):
-            saved, why = self._control.num_applied, self._state.lost_why
-            again = "run the same command again, which applies them again"
-            error = (
-                f"asked to stop, the run has saved {saved:,} units, but not the {lost:,} applied after them: {why}; "
-                + (again if self._control.stop_reason is None else "they are not in the run's last state")
-            )
-            self._reporter.show_line(error)
-        return self._reporter.finish("preempted" if self._control.stop_reason is None else "stopped", error)
+        early = "preempted" if self._control.stop_reason is None else "stopped"
+        return self._reporter.finish(early, self._control.refusal or None)
 
     def _save_in_spite_of(self, error: BaseException) -> None:
         """Break the phase off at whatever stage it is, and commit the newest state that a role holds.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hybridsync.config import CheckpointConfig, HangConfig, TelemetryConfig
-from hybridsync.core.errors import CheckpointError, Diverged, HybridSyncError
+from hybridsync.core.errors import CheckpointError, Diverged, HybridSyncError, StoppedShort
 from hybridsync.simulator.arithmetic import Counting
 from hybridsync.simulator.event_loop import Loop, VirtualClock
 from hybridsync.simulator.fake_io import Workdir
@@ -119,14 +119,16 @@ def _live(simulated: SimulatedCluster, checks: Checks) -> str:
         return "unsaved"
     except Diverged:
         return "diverged"
+    except StoppedShort as error:
+        if simulated.scenario.preempt_secs == math.inf:
+            raise checks.fail(f"the run failed: {error}") from error
+        return "stopped short"
     except HybridSyncError as error:
         raise checks.fail(f"the run failed: {type(error).__name__}: {error}") from error
     except Violation:
         raise checks.found or Violation("?") from None
     if summary.exit != "completed" and simulated.scenario.preempt_secs == math.inf:
         raise checks.fail(f"the run was {summary.exit}, though nobody asked it to stop")
-    if summary.exit != "completed" and summary.error:
-        return "stopped short"
     return summary.exit
 
 

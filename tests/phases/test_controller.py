@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from hybridsync.core.errors import CheckpointError, HybridSyncError, PhaseBroken, Preempted
+from hybridsync.core.errors import EXIT_FAILED, CheckpointError, HybridSyncError, PhaseBroken, Preempted
 from hybridsync.core.work_deadlines import UNWATCHED
 from hybridsync.phases.controller import Controller
 from hybridsync.phases.controller_state import ControllerState
@@ -259,9 +259,9 @@ def test_a_stop_that_could_not_save_all_that_was_applied_says_how_many_units_are
     harness = Harness(*WAY)
     harness.control.num_applied = 8
     harness.state.lost_at_stop, harness.state.lost_why = 42, "worker 1 was lost"
-    how, error = cast("tuple[str, str]", harness.controller.run())
-    assert how == "preempted" and "has saved 8 units, but not the 42 applied after them: worker 1 was lost" in error
-    assert harness.reporter.lines == [error] and harness.control.failed is None
+    with pytest.raises(HybridSyncError, match="has saved 8 units, but not the 42 applied after") as failure:
+        harness.controller.run()
+    assert failure.value.exit_code == EXIT_FAILED and harness.reporter.ends == ["failed"]
 
 
 def test_the_end_of_a_run_that_a_role_refuses_to_train_on_names_the_mistake():

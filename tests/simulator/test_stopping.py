@@ -1,14 +1,14 @@
-"""A run that is asked to stop saves all that was applied, or says how many units it lost."""
+"""A run that is asked to stop saves all that was applied, or fails and says how many units it lost."""
 
 from __future__ import annotations
 
 import io
 import json
-import re
 from typing import Any
 
 import pytest
 
+from hybridsync.core.errors import EXIT_FAILED, StoppedShort
 from hybridsync.simulator.cluster import Cluster, Death, Device, Pause, Scenario
 from hybridsync.simulator.simulation import simulate
 from tests.simulator.runs import tally_run
@@ -51,11 +51,10 @@ def test_a_run_that_is_stopped_loses_nothing_that_somebody_holds(
     assert events[-1]["exit"] == ("stopped" if for_good else "preempted") and events[-1]["units"] == saved[-1] > 100
 
 
-@pytest.mark.parametrize("for_good", [False, True])
 @pytest.mark.parametrize(("plan", "faults"), [("asp", killed("server", 0)), ("bsp", killed("worker", *WORKERS))])
-def test_a_run_whose_holders_die_as_it_stops_ends_with_what_was_saved_and_says_what_is_lost(
-    plan: str, faults: dict[str, Any], for_good: bool
+def test_a_run_whose_holders_die_as_it_stops_was_not_preempted_and_says_what_is_lost(
+    plan: str, faults: dict[str, Any]
 ) -> None:
-    end = stopped(plan, for_good=for_good, **faults)[-1]
-    assert (end["exit"], end["units"]) == ("stopped" if for_good else "preempted", 0)
-    assert re.match(r"asked to stop, the run has saved 0 units, but not the \d+ applied after them: ", end["error"])
+    with pytest.raises(StoppedShort, match=r"saved 0 units, but not the \d+ applied after") as failure:
+        stopped(plan, **faults)
+    assert failure.value.exit_code == EXIT_FAILED

@@ -41,6 +41,7 @@ from hybridsync.core.errors import (
     StaleIncarnation,
     StalePhase,
     StillHeld,
+    StoppedShort,
     TaskError,
     Unauthenticated,
     UnknownRole,
@@ -94,6 +95,7 @@ CODES: dict[type[HybridSyncError], grpc.StatusCode] = {
     Busy: grpc.StatusCode.ABORTED,
     ServersApart: grpc.StatusCode.ABORTED,
     Preempted: grpc.StatusCode.ABORTED,
+    StoppedShort: grpc.StatusCode.ABORTED,
     HybridSyncError: grpc.StatusCode.INTERNAL,
 }
 
