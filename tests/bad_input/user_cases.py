@@ -369,7 +369,9 @@ CHECKPOINT = [
     Given("another seed", ("--seed=7",),
         f"this run cannot go on with another seed: it was started with 0, the configuration says 7; {OTHER}"),
     Given("another W", values("workload=300"),
-        f"this run cannot go on with another workload: it was started with 200, the configuration says 300; {OTHER}"),
+        f"this run cannot go on with another workload: it was started with 200, the configuration says 300; {OTHER}"
+        r"; to train on from its state, name it with --init_from \(Trainer\(init_from=\.\.\.\)\) and take a "
+        "fresh workdir"),
     Given("another optimizer", values("optimizer.name=adamw", "optimizer.momentum=0"),
         r"this run cannot go on with another optimizer\.momentum: it was started with 0\.9, the configuration says "
         r"0\.0; another optimizer\.name: it was started with sgd, the configuration says adamw; "

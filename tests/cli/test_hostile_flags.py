@@ -37,6 +37,7 @@ BASES: dict[str, Callable[[Path], Sequence[str]]] = {
     "host": lambda folder: (*TALLY, f"--workdir={folder}/file/run"),
     "simulate": lambda folder: (*TALLY, f"--events={folder}/file/events"),
     "tune": lambda folder: (*TALLY, f"--scenario={folder}/file"),
+    "export": lambda folder: (str(folder), f"--out={folder}/file/model"),
     "report": lambda folder: (str(folder),),
     "replay": lambda folder: (str(folder),),
     "status": lambda folder: (str(folder),),

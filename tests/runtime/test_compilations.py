@@ -18,9 +18,9 @@ WAITS = 60.0
 
 CLAIMS = """import sys
 from pathlib import Path
-from tests.runtime.test_compilations import Kept
+from tests.runtime.test_compilations import PlainCache
 from hybridsync.runtime.compilations import SharedCache
-cache = SharedCache(Kept(Path(sys.argv[1])), Path(sys.argv[1]))
+cache = SharedCache(PlainCache(Path(sys.argv[1])), Path(sys.argv[1]))
 assert cache.get("program") is None
 print("claimed", flush=True)
 if sys.stdin.readline().strip() == "put":
@@ -28,7 +28,7 @@ if sys.stdin.readline().strip() == "put":
 """
 
 
-class Kept:
+class PlainCache:
     """A cache as JAX has it: one file an entry."""
 
     def __init__(self, folder: Path) -> None:
@@ -64,7 +64,7 @@ def claimant(folder: Path) -> subprocess.Popen[str]:
 def test_who_misses_a_program_that_another_process_compiles_waits_and_loads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, other = SharedCache(Kept(tmp_path), tmp_path), claimant(tmp_path)
+    cache, other = SharedCache(PlainCache(tmp_path), tmp_path), claimant(tmp_path)
     waits: list[float] = []
 
     def let_it_compile(secs: float) -> None:
@@ -79,7 +79,7 @@ def test_who_misses_a_program_that_another_process_compiles_waits_and_loads_it(
 def test_a_process_that_dies_while_it_compiles_leaves_the_program_to_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, other = SharedCache(Kept(tmp_path), tmp_path), claimant(tmp_path)
+    cache, other = SharedCache(PlainCache(tmp_path), tmp_path), claimant(tmp_path)
     waits: list[float] = []
 
     def kill(secs: float) -> None:
@@ -96,13 +96,13 @@ def test_a_process_that_compiles_for_too_long_is_not_waited_for(
 ) -> None:
     other = claimant(tmp_path)
     try:
-        assert SharedCache(Kept(tmp_path), tmp_path, clock=OneLook()).get("program") is None
+        assert SharedCache(PlainCache(tmp_path), tmp_path, clock=OneLook()).get("program") is None
     finally:
         other.communicate("end\n", timeout=WAITS)
 
 
 def test_a_compilation_that_keeps_nothing_ends_its_claim(tmp_path: Path) -> None:
-    cache = SharedCache(Kept(tmp_path), tmp_path)
+    cache = SharedCache(PlainCache(tmp_path), tmp_path)
     assert cache.get("program") is None
     jax.jit(lambda value: value * 3.0 + 17.25)(jnp.float32(1.0)).block_until_ready()
     other = claimant(tmp_path)  # which finds nothing, and may compile
