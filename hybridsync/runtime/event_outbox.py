@@ -45,9 +45,10 @@ class Outbox:
             self._lasting.append(event)
 
     def preempt(self) -> None:
-        """Ask the chief to save and leave, before anything else is told."""
+        """Ask the chief to save and leave, before anything else is told but the refusals, which its summary names."""
         self._preempts = True
-        self._waiting.appendleft(("preempt", None))
+        refusals = (at for at, (_, event) in enumerate(self._waiting, 1) if event is not None and event.is_refusal)
+        self._waiting.insert(max(refusals, default=0), ("preempt", None))
 
     def repeat(self) -> None:
         """Tell another chief again what only the memory of the last one held."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import cast
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
@@ -10,6 +12,7 @@ from hybridsync.chief.run_state import RunState
 from hybridsync.chief.service import ChiefService
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.interfaces.messages import STARTED_FIRST, RoleEvent
+from hybridsync.interfaces.ports import SupervisorPort
 from hybridsync.runtime.event_outbox import Outbox
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.codec import decode, encode, parse
@@ -63,3 +66,25 @@ def test_an_event_that_the_chief_refuses_keeps_nothing_back() -> None:
     chief, said = delivered(event_of("worker", 9, "exit 1"), event_of("worker", 0, "exit 1", unit=3))
     assert [event.id for event in chief.control.take_reports().lost] == [0]
     assert len(said) == 1 and "worker 9" in said[0]
+
+
+def test_a_chief_that_is_asked_to_stop_knows_the_refusal_by_then_and_nothing_else_delays_it() -> None:
+    order: list[str] = []
+
+    class Chief:
+        def role_started(self, event: RoleEvent) -> None:
+            order.append(f"{event.role} started")
+
+        def role_lost(self, event: RoleEvent) -> None:
+            order.append(f"{event.role} lost")
+
+        def preempt(self) -> None:
+            order.append("preempt")
+
+    for is_refusal in (True, False):
+        outbox = Outbox(lambda address: cast("SupervisorPort", Chief()), print)
+        outbox.report_lost(replace(event_of("worker", 0, "exit 1"), is_refusal=is_refusal))
+        outbox.started(event_of("server", 0))
+        outbox.preempt()
+        outbox.deliver("somewhere")
+    assert order == ["worker lost", "preempt", "server started", "preempt", "worker lost", "server started"]
