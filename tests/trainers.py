@@ -14,6 +14,7 @@ import pytest
 from hybridsync import CheckpointConfig, TelemetryConfig, Trainer
 from hybridsync.chief.run_control import RunControl
 from hybridsync.emulation.device import Emulation
+from hybridsync.telemetry.metrics import Metrics
 from hybridsync.trainer import FitResult
 from hybridsync.training.optimizer import Optimizer
 from tests.tasks import UNIT_SIZE, mlp_task, momentum_sgd, plain_sgd, tally_task
@@ -84,9 +85,14 @@ def goes_on_until_asked(trainer: Trainer, units: int) -> Iterator[None]:
 def fit_and_stop(trainer: Trainer, units: int) -> FitResult:
     """Train, emulating a device, and have the run save and stop when so many units are applied; it does not end before.
 
-    It ends with up to three steps more: a run that is resumed has to be asked behind those.
+    It may end with several steps more. A run that is resumed behind so many stops after its first units.
     """
-    trainer.add_hook(lambda metrics: trainer.preempt(), every=units)
+
+    def stop(metrics: Metrics) -> None:
+        if metrics.units >= units:
+            trainer.preempt()
+
+    trainer.add_hook(stop, every=1)
     with goes_on_until_asked(trainer, units):
         return trainer.fit()
 
