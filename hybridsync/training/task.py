@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 import jax
 import jax.numpy as jnp
 import optax
+from absl import logging
 from flax import linen, nnx
 from jax.core import Tracer
 
@@ -315,6 +316,7 @@ class _NnxModel:
 
     def __init__(self, model: Callable[[nnx.Rngs], nnx.Module], flags: CallFlags | None, trainable: Any) -> None:
         self._model, self._flags = model, flags
+        self._checks_dropout = flags is None
         is_trained = _is_float_param if trainable is None else _chosen(trainable)
         is_param = is_trained if trainable is None else nnx.Any(is_trained, nnx.Param)
         self._filters = (nnx.RngState, nnx.Intermediate, is_param, ...)
@@ -345,12 +347,40 @@ class _NnxModel:
         self, params: Tree, model_state: Tree, key: jax.Array | None
     ) -> tuple[Callable[..., jax.Array], Callable[[], Tree]]:
         """Return what predicts, and a function that returns the model state after it; `key` None: evaluation."""
-        module, before = self._module(params, model_state, key)
+        module, rngs, before = self._module(params, model_state, key)
         predict: Callable[..., Any] = module
         takes = self._flags is not None or (callable(module) and takes_flags(type(module).__call__))
         if takes:
             predict = functools.partial(self._tell, module, params, model_state, key)
-        return predict, lambda: self._state_after(module, before, model_state)
+
+        def after() -> Tree:
+            if key is not None and self._checks_dropout:
+                self._warn_of_unused_dropout(module, rngs)
+            return self._state_after(module, before, model_state)
+
+        return predict, after
+
+    def _warn_of_unused_dropout(self, module: Any, rngs: FlatState) -> None:
+        """Log, once, that a loss in training has drawn no random number although the model has dropout.
+
+        A layer may also draw from a stream that it is passed, so the draws of all streams count.
+        """
+        self._checks_dropout = False
+        after = dict(nnx.to_flat_state(nnx.state(module, nnx.RngState)))
+        drew = any(not _is_same(_value(after[path]), _value(leaf)) for path, leaf in rngs)
+        if drew or (self._flags is not None and self._flags.keys):
+            return
+        for path, node in nnx.iter_graph(module):
+            if isinstance(node, nnx.Module) and hasattr(node, "deterministic") and _drops(vars(node)):
+                logging.warning(
+                    "Nothing is dropped in training: the layer %s, a %s, has a rate of dropout, but the loss has drawn "
+                    "no random number. train() sets deterministic=False of every layer; if the model's call takes "
+                    "what switches dropout off, pass training={...} and evaluation={...}, the arguments of the call "
+                    "that change it.",
+                    "/".join(map(_name, path)) or "itself",
+                    type(node).__name__,
+                )
+                return
 
     def _state_after(self, module: Any, before: FlatState, model_state: Tree) -> Tree:
         """Return the model state that calls have left in a module.
@@ -374,14 +404,14 @@ class _NnxModel:
             flat.append((path, _at(model_state, path) if _is_same(_value(leaf), _value(known[path])) else leaf))
         return _to_tree(flat)
 
-    def _module(self, params: Tree, model_state: Tree, key: jax.Array | None) -> tuple[Any, FlatState]:
-        """Return the module with these values, and those of them that are model state."""
+    def _module(self, params: Tree, model_state: Tree, key: jax.Array | None) -> tuple[Any, FlatState, FlatState]:
+        """Return the module with these values, its Rng variables, and those of the values that are model state."""
         graph = self._eval_graph if key is None else self._train_graph
         rngs = self._fill_rngs(jax.random.key(0) if key is None else key)
         sown = [(path, _with_value(leaf, _zeros(_value(leaf)))) for path, leaf in self._sown]
         rest = _fill(self._rest, model_state)
-        states = (nnx.from_flat_state(flat) for flat in (sown, _fill(self._params, params), rest))
-        return nnx.merge(graph, rngs, *states, copy=True), rest
+        states = (nnx.from_flat_state(flat) for flat in (rngs, sown, _fill(self._params, params), rest))
+        return nnx.merge(graph, *states, copy=True), rngs, rest
 
     def _tell(
         self, module: Any, params: Tree, model_state: Tree, key: jax.Array | None, *inputs: Any, **named: Any
@@ -418,7 +448,7 @@ class _NnxModel:
     def model(self, params: Tree, model_state: Tree) -> nnx.Module:
         """Return the module with these values, under `eval()`; its Rng variables begin anew."""
         params, model_state = jax.tree.map(jnp.asarray, (params, model_state))
-        module, _ = self._module(params, model_state, None)
+        module, *_ = self._module(params, model_state, None)
         return module
 
     def axes(self) -> dict[str, tuple[Any, ...]]:
@@ -441,7 +471,7 @@ class _NnxModel:
         _hold_arrays(module)
         return module
 
-    def _fill_rngs(self, key: jax.Array) -> nnx.State:
+    def _fill_rngs(self, key: jax.Array) -> FlatState:
         """Give every Rng variable a key of its own, derived from `key`, and its counter zero."""
         filled = []
         for position, (path, variable) in enumerate(self._rngs):
@@ -452,7 +482,7 @@ class _NnxModel:
             else:
                 value = jnp.zeros(shape, dtype)
             filled.append((path, variable.replace(value)))
-        return nnx.from_flat_state(filled)
+        return filled
 
 
 def _hold_arrays(module: nnx.Module) -> None:
@@ -711,7 +741,12 @@ def _differs_in_training(module: linen.Module) -> bool:
     """Return whether a module draws random numbers in training, or computes statistics."""
     if isinstance(module, linen.BatchNorm):
         return True
-    rates = [getattr(module, each.name, None) for each in dataclasses.fields(module) if _RATE.search(each.name)]
+    return _drops({each.name: getattr(module, each.name, None) for each in dataclasses.fields(module)})
+
+
+def _drops(attributes: Mapping[str, Any]) -> bool:
+    """Return whether a layer's attributes have a rate of dropout."""
+    rates = (value for name, value in attributes.items() if _RATE.search(name))
     return any(isinstance(rate, (int, float)) and rate > 0 for rate in rates)
 
 

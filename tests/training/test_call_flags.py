@@ -214,6 +214,28 @@ def noted_linen(self, x, decode: bool = False, sow_weights=False, update_ema=Fal
     return scores
 
 
+@pytest.mark.parametrize(
+    ("attribute", "is_off"), [("deterministic", False), ("is_frozen", True)], ids=["of Flax", "of the model's own"]
+)
+def test_dropout_that_no_flag_reaches_is_named(attribute, is_off, caplog):
+    def call(self, x):
+        return self.scores(self.dropout(x, deterministic=getattr(self, attribute)))
+
+    def make(rngs):
+        made = type("Net", (Normed,), {"__call__": call})(rngs)
+        setattr(made, attribute, True)
+        return made
+
+    task = Task.from_nnx(make, SOURCE)
+    params, state = task.init(jax.random.key(0))
+    batch = {name: jnp.asarray(field) for name, field in SOURCE.batch(0, unit_size=8, seed=0).items()}
+    task.evaluate(params, state, batch)
+    for _ in range(2):
+        task.loss(params, state, batch, jax.random.key(0))
+    named = [record.getMessage() for record in caplog.records if "Nothing is dropped" in record.getMessage()]
+    assert len(named) == is_off and all("the layer dropout, a Dropout" in text for text in named)
+
+
 CALLS: list[tuple[bool, ...]] = []
 NOTED = {
     "nnx": lambda: Task.from_nnx(type("Net", (Careful,), {"__call__": noted_nnx}), SOURCE),
