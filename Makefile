@@ -37,14 +37,16 @@ types: $(STAMP)
 # Tests wait for disks, deadlines and each other: four at a time on two cores, three that have many processes each, but one
 # where it measures times or rests on speeds.
 unit: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses=4 --dist=loadfile --ignore=tests/multiprocess
-	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile -m 'not soak and not integration and not alone' tests/multiprocess
+	$(BIN)/python -m pytest --numprocesses=4 --dist=loadfile --durations=15 --ignore=tests/multiprocess
+	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --durations=15 -m 'not soak and not integration and not alone' tests/multiprocess
 	$(BIN)/python -m pytest -m 'alone and not soak' tests/multiprocess
 
-# What needs a package index or other machines, in an environment of its own; and one case of each soak.
+# What needs a package index or other machines, in an environment of its own; and one case of each soak. These jobs wait
+# more than they compute: two at a time, those that share a cluster or measure stalls (`xdist_group`) one by one.
 integration: $(INTEGRATION)/.installed
-	$(INTEGRATION)/bin/python -m pytest -m integration tests/integration tests/multiprocess -o faulthandler_timeout=1200
-	$(INTEGRATION)/bin/python -m pytest -m one_of_each_soak --numprocesses=3 --dist=worksteal --timeout=600 -o faulthandler_timeout=1800
+	$(INTEGRATION)/bin/python -m pytest -m integration --numprocesses=2 --dist=loadgroup --durations=15 \
+		tests/integration tests/multiprocess -o faulthandler_timeout=1200
+	$(INTEGRATION)/bin/python -m pytest -m one_of_each_soak --numprocesses=3 --dist=worksteal --durations=15 --timeout=600 -o faulthandler_timeout=1800
 
 $(INTEGRATION)/.installed: pyproject.toml setup.py Makefile
 	@test -n "$(PYTHON)" || { echo "HybridSync needs Python 3.11 or newer: make integration PYTHON=/path/to/python"; exit 1; }

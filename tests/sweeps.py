@@ -11,8 +11,8 @@ import pytest
 def swept(values: Sequence[Any], kept: int = 1) -> list[Any]:
     """Return parameters: the first `kept` run in every suite, the others in `make soak`.
 
-    The first of the others also is the one case of its soak that `make integration` runs.
+    Where none is kept, `make integration` runs the first one, so that the soak does not break unseen.
     """
     soak, one = pytest.mark.soak, pytest.mark.one_of_each_soak
-    rest = [pytest.param(value, marks=soak if index else [soak, one]) for index, value in enumerate(values[kept:])]
-    return [*values[:kept], *rest]
+    marks = [[soak] if index or kept else [soak, one] for index, _ in enumerate(values[kept:])]
+    return [*values[:kept], *(pytest.param(value, marks=of) for value, of in zip(values[kept:], marks, strict=True))]

@@ -24,6 +24,8 @@ END_SECS = 240.0
 METRICS_TAIL_BYTES = 1 << 14
 STUCK_SECS = 90.0
 """How long the units applied may stay the same: a slot waits for its new process to import and compile."""
+FIRST_SECS = 240.0
+"""How long the first unit may take, at least: on a busy machine all processes import and compile at once."""
 
 
 def users_environment() -> dict[str, str]:
@@ -89,7 +91,7 @@ class Job:
         """Return the exit code; what it printed is in `output`.
 
         Raises:
-          Stuck: the units applied have not grown for `stuck_secs`.
+          Stuck: the units applied have not grown for `stuck_secs`, or there was none for `FIRST_SECS`.
           AssertionError: it did not end within `secs`.
         """
         deadline = SYSTEM_CLOCK.monotonic() + secs
@@ -98,7 +100,8 @@ class Job:
             now = SYSTEM_CLOCK.monotonic()
             if self.units() > units:
                 units, grown = self.units(), now
-            if now > min(deadline, grown + stuck_secs):
+            patience = stuck_secs if units else max(stuck_secs, FIRST_SECS)
+            if now > min(deadline, grown + patience):
                 self.kill_everything()
                 kind = AssertionError if now > deadline else Stuck
                 raise kind(f"the job stands at {units} units after {now - grown:.0f} s:\n{self.output}\n{self.logs()}")

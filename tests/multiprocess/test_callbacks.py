@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.multiprocess.job import ROOT, Job
+from tests.sweeps import swept
 from tests.trainers import events_of
 
 FILE = """
@@ -70,7 +71,7 @@ def callbacks(config):
 """
 
 
-@pytest.mark.parametrize("plan", ["bsp", "asp"])
+@pytest.mark.parametrize("plan", swept(["bsp", "asp"]))
 def test_a_callback_stops_processes_for_good_and_what_others_do_harms_nothing(plan: str, tmp_path: Path) -> None:
     (tmp_path / "user.py").write_text(FILE)
     flags, workdir = (f"--plan={plan}", "--set=workload=20000"), tmp_path / "run"

@@ -9,12 +9,13 @@ import pytest
 
 from hybridsync.protocols import REGISTRY
 from tests.multiprocess.job import Job
+from tests.sweeps import swept
 
 pytestmark = pytest.mark.timeout(600)
 DECODER = "tests/devices/decoder_config.py"
 
 
-@pytest.mark.parametrize("kind", ["nnx", "linen"])
+@pytest.mark.parametrize("kind", swept(["nnx", "linen"]))
 def test_every_protocol_trains_on_meshes_of_processes(tmp_path: Path, kind: str) -> None:
     names = [*REGISTRY]
     plan = ",".join(f"{name}:{100 // len(names)}%" for name in names[:-1]) + f",{names[-1]}"

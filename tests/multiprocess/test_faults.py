@@ -21,12 +21,13 @@ pytestmark = pytest.mark.timeout(600)
 
 
 OVER_GRPC = pytest.param((scenarios.GRPC,), id="grpc", marks=[pytest.mark.soak, pytest.mark.one_of_each_soak])
-LINKS = pytest.mark.parametrize(
-    "link", [pytest.param((), id="shm"), pytest.param((scenarios.TCP,), id="tcp"), OVER_GRPC]
+
+
+# In every suite workers die over shared memory, and a server over TCP.
+@pytest.mark.parametrize(
+    "link",
+    [pytest.param((), id="shm"), pytest.param((scenarios.TCP,), id="tcp", marks=pytest.mark.soak), OVER_GRPC],
 )
-
-
-@LINKS
 @pytest.mark.alone
 def test_workers_killed_under_asp_cost_nobody_else_a_pause_and_join_the_next_mesh(tmp_path: Path, link) -> None:
     scenarios.workers_are_killed_under_asp(tmp_path / "run", *link)
@@ -38,7 +39,7 @@ def test_a_run_that_was_killed_whole_goes_on_from_its_last_commit(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("to_all", "number"),
-    [(False, signal.SIGTERM), (True, signal.SIGTERM), (True, signal.SIGUSR1)],
+    [(False, signal.SIGTERM), (True, signal.SIGTERM), pytest.param(True, signal.SIGUSR1, marks=pytest.mark.soak)],
     ids=["supervisor", "all", "SIGUSR1 to all"],
 )
 def test_sigterm_saves_exits_75_and_the_same_command_completes(
@@ -96,7 +97,9 @@ def test_a_run_whose_sockets_were_moved_makes_others_and_replaces_roles(
         scenarios.the_sockets_are_removed(tmp_path / "run", Path(short))
 
 
-@LINKS
+@pytest.mark.parametrize(
+    "link", [pytest.param((), id="shm", marks=pytest.mark.soak), pytest.param((scenarios.TCP,), id="tcp"), OVER_GRPC]
+)
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.soak), 1])
 def test_a_killed_server_takes_everybody_back_to_the_last_commit(tmp_path: Path, victim: int, link) -> None:
     scenarios.a_server_is_killed(tmp_path / "run", *link, servers=2, victim=victim, units=600, workers=2)

@@ -13,6 +13,7 @@ import pytest
 from hybridsync.core.errors import EXIT_REFUSED
 from tests.lora import lora_task, write_embedding
 from tests.multiprocess.job import Job
+from tests.sweeps import swept
 from tests.training.test_frozen import plain_loop
 
 pytestmark = pytest.mark.timeout(600)
@@ -22,7 +23,7 @@ MOST_BESIDE = 1024
 """Of a message besides its leaves: the loss, the weight, and how it is packed."""
 
 
-@pytest.mark.parametrize("plan", ["bsp:50%,asp", "asp:50%,bsp"])
+@pytest.mark.parametrize("plan", swept(["bsp:50%,asp", "asp:50%,bsp"]))
 def test_processes_train_as_a_plain_loop_and_send_the_trained_leaves(tmp_path: Path, plan: str) -> None:
     # Slow enough that heartbeats report the bytes of most units before the run ends.
     with Job(tmp_path / "run", CONFIG, f"--plan={plan}", "--compute_secs=0.1") as job:

@@ -94,6 +94,9 @@ MARKS = {
 
 ROLES = {f"runtime/{role}_main.py:run_{role}": role for role in ("chief", "server", "worker")}
 GENERATED = ("_pb2.py",)
+BOUNDS = {"push": 32, "unit": 68, "switch": 122}
+"""Window -> the most files that it may cross, by the median; a bound may only fall."""
+GOALS = {"push": 20, "unit": 45, "switch": 65}
 AT = attrgetter("at")
 WARM_UP = 40
 """Pushes before the first window: programs are compiled, buffers made."""
@@ -276,6 +279,12 @@ def run(folder: Path, *flags: str) -> Trace:
     return Trace(logs)
 
 
+def num_crossed(windows: list[set[Crossed]]) -> int:
+    """Return how many files, generated ones left out, the windows cross by their median."""
+    files = ({crossed.file for crossed in window if not crossed.file.endswith(GENERATED)} for window in windows)
+    return round(statistics.median(map(len, files)))
+
+
 def show(name: str, windows: list[set[Crossed]]) -> None:
     """Print how many files the windows cross, and which: in how many of them, and at whom."""
     at: dict[str, set[str]] = defaultdict(set)
@@ -295,20 +304,27 @@ def show(name: str, windows: list[set[Crossed]]) -> None:
         print(f"  {counts[file]:3d}  {file:40s} {', '.join(sorted(at[file]))}")
 
 
+def measure(folder: Path, num_windows: int = 20) -> dict[str, list[set[Crossed]]]:
+    """Run the recipe in a folder; returns what each window crosses, by the window's kind."""
+    trace = run(folder / "units", "--workers=1", "--plan=asp", "--set", "workload=400")
+    found = [*pushes(trace)][WARM_UP:][: num_windows + 1]
+    windows = {
+        "push": [files_of_push(trace, push) for push in found[1:]],
+        "unit": [files_of_unit(trace, *pair) for pair in zip(found[1:], found, strict=False)],
+    }
+    plan = "--plan=bsp:20%,asp:20%,bsp:20%,asp:20%,bsp:10%,asp"
+    trace = run(folder / "switches", "--workers=2", plan, "--set", "workload=400")
+    return windows | {"switch": [files_of_switch(trace, *times) for times in switches(trace)]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--windows", type=int, default=20, help="pushes and units that are looked at")
     parser.add_argument("--keep", help="a new folder for the logs; none keeps none")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(given.keep or temporary)
-        trace = run(folder / "units", "--workers=1", "--plan=asp", "--set", "workload=400")
-        found = [*pushes(trace)][WARM_UP:][: given.windows + 1]
-        show("push", [files_of_push(trace, push) for push in found[1:]])
-        show("unit", [files_of_unit(trace, *pair) for pair in zip(found[1:], found, strict=False)])
-        plan = "--plan=bsp:20%,asp:20%,bsp:20%,asp:20%,bsp:10%,asp"
-        trace = run(folder / "switches", "--workers=2", plan, "--set", "workload=400")
-        show("switch", [files_of_switch(trace, *times) for times in switches(trace)])
+        for name, windows in measure(Path(given.keep or temporary), given.windows).items():
+            show(name, windows)
 
 
 if __name__ == "__main__":

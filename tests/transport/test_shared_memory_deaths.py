@@ -147,7 +147,7 @@ def kept() -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("deaths", [20, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.one_of_each_soak])])
+@pytest.mark.parametrize("deaths", [20, pytest.param(200, marks=pytest.mark.soak)])
 def test_no_slab_is_left_behind_after_kills_at_any_time(served: SlabPrimary, callers: Callers, deaths: int) -> None:
     """No collection of garbage is waited for: what a dead process had may be as large as the model."""
     rng = random.Random(7)

@@ -16,6 +16,7 @@ from tests.multiprocess.job import assert_exactly_once
 REASON = missing()
 pytestmark = [
     pytest.mark.timeout(900),
+    pytest.mark.xdist_group("hosts"),  # the times that they measure are of one run on this machine
     pytest.mark.skipif(bool(REASON), reason=f"no hosts of their own here: {REASON}"),
 ]
 PLANS = ("asp", "bsp", "preduce")
@@ -57,8 +58,9 @@ def test_sums_between_hosts_are_refused_on_a_network_that_nobody_calls_private(
         assert not hosts.workdir.exists()
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    "plan", [pytest.param(plan, marks=pytest.mark.soak if plan == "asp" else pytest.mark.integration) for plan in PLANS]
+)
 def test_a_host_leaves_and_another_one_joins(network: Network, tmp_path: Path, plan: str) -> None:
     story = faults.run_with_faults(network, tmp_path, plan, [faults.agent_is_told_to_leave, faults.agent_is_killed])
     if plan != "preduce":  # a death in a group costs what was done since all copies were one
