@@ -407,8 +407,8 @@ class Reporter:
         for order in self._chief.orders.take_news():
             self._ordered(order)
         for why in reports.stops:
-            self.event("stop_ordered", why=why)
             for_good = why == self._chief.stop_reason
+            self.event("stop_ordered", why=why, for_good=for_good)
             asked = "a callback stops the run for good" if for_good else "the run was asked to save and stop"
             self.show_line(f"{asked}{f': {why}' if why else ''}")
         self._news = self._news[0] + reports.loss_sum, self._news[1] + reports.num_losses

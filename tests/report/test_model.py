@@ -56,6 +56,18 @@ def test_every_incident_is_told_once_on_its_workers_lane(tmp_path: Path) -> None
             "other",
             "the state at unit 1,000 was not saved: full",
         ),
+        (
+            {"kind": "stop_ordered", "why": "accuracy 0.95", "for_good": True},
+            "decided",
+            "stopped for good by a callback: accuracy 0.95",
+        ),
+        ({"kind": "stop_ordered", "why": "lunch", "for_good": False}, "decided", "asked to save and stop: lunch"),
+        ({"kind": "stop_ordered", "why": ""}, "decided", "asked to save and stop"),  # as earlier versions wrote it
+        (
+            {"kind": "switch_ordered", "number": 1, "protocol": "asp", "units": 3, "why": "slow network"},
+            "decided",
+            "asked to switch to asp for the rest of the stage: slow network",
+        ),
     ],
 )
 def test_what_went_otherwise_is_said_in_words(event: dict[str, Any], sort: str, text: str) -> None:
