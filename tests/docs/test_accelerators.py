@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from hybridsync import DeviceConfig
-from tests.doc_pages import ROOT, blocks, output
+from tests.doc_pages import ROOT, TEST_SECS, blocks, output
 
 PAGE = (ROOT / "docs" / "accelerators.md").read_text()
-RUN_SECS = 280.0
-pytestmark = pytest.mark.timeout(RUN_SECS + 20)
+pytestmark = pytest.mark.timeout(TEST_SECS)
 BLOCKS = blocks("docs/accelerators.md")
 LORA = next(at for at, block in enumerate(BLOCKS) if "LoRA" in block)
 
@@ -21,7 +20,7 @@ LORA = next(at for at, block in enumerate(BLOCKS) if "LoRA" in block)
 def run(folder: Path, code: list[str], num_devices: int) -> list[float]:
     """Run blocks on so many devices, and return the accuracies that they print."""
     environment = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(num_devices)}
-    shown = output(code, folder, environment=environment, limit_secs=RUN_SECS)
+    shown = output(code, folder, environment=environment)
     assert len(code) < len(BLOCKS) or len(re.findall(r"^trace \S+\.xplane\.pb$", shown, re.MULTILINE)) == 1
     return [float(line.split()[1]) for line in shown.splitlines() if line.startswith("accuracy")]
 

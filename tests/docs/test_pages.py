@@ -14,10 +14,9 @@ from hybridsync.cli import COMMANDS
 from hybridsync.config import RunConfig
 from hybridsync.config.typing import annotations
 from hybridsync.protocols import REGISTRY
-from tests.doc_pages import ROOT, blocks, output
+from tests.doc_pages import ROOT, RUN_SECS, TEST_SECS, blocks, output
 
-RUN_SECS = 580.0
-pytestmark = pytest.mark.timeout(RUN_SECS + 20)
+pytestmark = pytest.mark.timeout(TEST_SECS)
 
 
 def figures(shown: str) -> dict[str, float]:
@@ -28,7 +27,7 @@ def figures(shown: str) -> dict[str, float]:
 def test_own_models_and_losses_of_each_kind_train(tmp_path: Path) -> None:
     code = blocks("docs/own_model.md")
     file = next(at for at, block in enumerate(code) if "def config()" in block)
-    shown = figures(output([*code[:file], *code[file + 1 :]], tmp_path, limit_secs=RUN_SECS))
+    shown = figures(output([*code[:file], *code[file + 1 :]], tmp_path))
     assert min(shown["nnx accuracy"], shown["linen accuracy"]) >= 0.85
     assert shown["absolute error"] <= 0.1 and shown["loss a token"] <= 0.5
 
@@ -45,7 +44,7 @@ def test_the_file_of_the_page_about_own_models_trains(tmp_path: Path) -> None:
 
 
 def test_pretrained_weights_are_tuned_whole_in_part_and_by_lora(tmp_path: Path) -> None:
-    shown = output(blocks("docs/fine_tuning.md"), tmp_path, limit_secs=RUN_SECS)
+    shown = output(blocks("docs/fine_tuning.md"), tmp_path)
     accuracies = dict(re.findall(r"^([\w ]+): accuracy ([\d.]+)", shown, re.MULTILINE))
     assert accuracies.keys() == {"all weights", "the head", "LoRA", "linen", "init_from"}
     assert {name for name, value in accuracies.items() if float(value) < 0.7} == set()
@@ -53,7 +52,7 @@ def test_pretrained_weights_are_tuned_whole_in_part_and_by_lora(tmp_path: Path) 
 
 
 def test_jobs_as_other_systems_have_them_train(tmp_path: Path) -> None:
-    lines = output(blocks("docs/coming_from.md"), tmp_path, limit_secs=RUN_SECS).splitlines()
+    lines = output(blocks("docs/coming_from.md"), tmp_path).splitlines()
     diloco = re.fullmatch(r"diloco: bsp to diloco\(steps=20\), ([\d.]+)", lines[0])
     fsdp = re.fullmatch(r"fsdp: (\d+) evaluations, ([\d.]+)", lines[1])
     assert diloco is not None and fsdp is not None, lines
