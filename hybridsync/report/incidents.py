@@ -55,7 +55,7 @@ def _lost(event: Mapping[str, Any]) -> str:
 def _straggler(event: Mapping[str, Any]) -> str:
     said = "is slow" if event["kind"] == "straggler_flagged" else "is as fast as the others again"
     rates = [number(value) if isinstance(value, int | float) else "?" for value in (event["rate"], event["threshold"])]
-    return f"worker {event['worker']} {said}: {rates[0]}, the threshold is {rates[1]}"
+    return f"worker {event['worker']} {said}: {rates[0]} units/s, the threshold is {rates[1]}"
 
 
 def _decided(event: Mapping[str, Any]) -> str:
