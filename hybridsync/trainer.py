@@ -96,10 +96,10 @@ class FitResult:
 
     def _repr_html_(self) -> str:
         try:
-            curve = self.history.curve()
+            report = self.history.inline_report()
         except HybridSyncError:  # its workdir may be gone by now
-            curve = ""
-        return f"<code>{escape(repr(self))}</code>{curve}"
+            report = ""
+        return f"<code>{escape(repr(self))}</code>{report}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "task": None}
@@ -152,7 +152,7 @@ class Trainer:
 
     Args:
       task: model, loss and data (`Task.from_nnx`, `Task.from_linen`, or plain functions).
-      optimizer: `Optimizer(lambda learning_rate, ...: optax..., learning_rate=..., ...)`.
+      optimizer: for example `Optimizer(optax.adamw, learning_rate=1e-3)`.
       config: all values at once; or give some of its fields as keywords.
       workdir: folder for checkpoints, events and the summary; None leaves nothing.
       resume: "auto", "must" or "never" (see `opening.open_run`).

@@ -14,10 +14,9 @@ from hybridsync.core.errors import EXIT_FAILED
 from hybridsync.core.work_deadlines import COMPILE_SECS
 from hybridsync.stragglers import Detector
 from hybridsync.watchdog import Watchdog
+from tests.doc_pages import ROOT, blocks
 from tests.telemetry.clocks import ManualClock
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "parts.md").read_text()
 END_SECS = 120.0
 
 BARE = f"""
@@ -56,7 +55,7 @@ def test_a_rank_is_flagged_once_and_cleared_once() -> None:
 
 
 def test_the_page_of_the_detector_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    block = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
+    block = blocks("docs/parts.md")[0]
     exec(block, {"seconds_of_each_rank": lambda step: [0.02, 0.02, 0.08 if step < 100 else 0.02, 0.02]})  # noqa: S102 the page's own block
     said = capsys.readouterr().out.splitlines()
     assert [line.rpartition(" at step ")[0] for line in said] == ["rank 2 is slow", "rank 2 is well again"]
@@ -65,7 +64,7 @@ def test_the_page_of_the_detector_runs(capsys: pytest.CaptureFixture[str]) -> No
 def test_the_page_of_the_watchdog_runs() -> None:
     import jax.numpy as jnp
 
-    block = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
+    block = blocks("docs/parts.md")[1]
     exec(block, {"train_step": jnp.float32})  # noqa: S102 the page's own block
 
 

@@ -11,7 +11,7 @@ from hybridsync.config.loading import LoadedConfig, check_present, explained, lo
 from hybridsync.config.loading_without_jax import load_values
 from hybridsync.config.overrides import apply_overrides
 from hybridsync.config.policy_config import PolicyConfig
-from hybridsync.config.resume_rules import check_resumable, restore_values, to_json
+from hybridsync.config.resume_rules import check_resumable, flattened, restore_values, to_json
 from hybridsync.config.run_config import (
     CheckpointConfig,
     Empty,
@@ -44,6 +44,7 @@ __all__ = [
     "check_present",
     "check_resumable",
     "explained",
+    "flattened",
     "load_config",
     "load_values",
     "restore_values",

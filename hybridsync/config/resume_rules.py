@@ -125,6 +125,21 @@ def _momentum(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"policy.momentum": policy["momentum"], "policy.ramp": policy["ramp"], **rest}
 
 
+def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of a configuration by their dotted keys.
+
+    >>> flattened({"plan": "asp", "optimizer": {"name": "sgd"}})
+    {'plan': 'asp', 'optimizer.name': 'sgd'}
+    """
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            found |= flattened(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value if isinstance(value, str | int | float | None) else str(value)
+    return found
+
+
 def leaf_differences(path: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield the path and both values of every leaf in which two JSON values differ."""
     if isinstance(before, dict) and isinstance(now, dict):

@@ -18,7 +18,7 @@ from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.chief.run_control import RunControl
 from hybridsync.core.clock import Clock
 from hybridsync.core.counted import counted
-from hybridsync.interfaces.commands import Order
+from hybridsync.interfaces.commands import ENDS, Order
 from hybridsync.interfaces.messages import Process, RoleEvent, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Span
@@ -35,6 +35,7 @@ from hybridsync.telemetry.process_registry import Roster
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary, Units, write_summary
 from hybridsync.telemetry.switch_costs import StageTimes, Switches
+from hybridsync.telemetry.tensorboard import hyperparameters
 from hybridsync.training.evaluation import numbers
 from hybridsync.training.run import Run
 
@@ -121,6 +122,7 @@ class Reporter:
         self._has_said_sharing = False
         self._callbacks = Callbacks(run, chief, self.guests, self.show_line, clock)
         self._callbacks.call("on_start")
+        recorder.board.started(chief.num_applied, hyperparameters(run.config, run.optimizer.shown_values()))
 
     # --- what the controller reports ---
 
@@ -407,8 +409,8 @@ class Reporter:
         for order in self._chief.orders.take_news():
             self._ordered(order)
         for why in reports.stops:
-            self.event("stop_ordered", why=why)
             for_good = why == self._chief.stop_reason
+            self.event("stop_ordered", why=why, for_good=for_good)
             asked = "a callback stops the run for good" if for_good else "the run was asked to save and stop"
             self.show_line(f"{asked}{f': {why}' if why else ''}")
         self._news = self._news[0] + reports.loss_sum, self._news[1] + reports.num_losses
@@ -564,6 +566,8 @@ class Reporter:
             self.show_line(f"callbacks took, in a thread of their own: {each or '0 s'}")
         self.guests.close()
         self.event("run_finished", exit=how, units=counts.applied, error=error)
+        if how in ENDS:
+            self._recorder.board.completed(counts.applied)
         self._recorder.progress.close()
         self.show_line(
             f"{how}: {counts.applied:,} of {counts.workload:,} units in {summary.seconds:.1f} s, "

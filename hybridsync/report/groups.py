@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from hybridsync.config.keywords import did_you_mean
+from hybridsync.config.resume_rules import flattened
 from hybridsync.core.counted import counted
 from hybridsync.core.errors import ConfigError
 from hybridsync.interfaces.commands import ENDS
 from hybridsync.report.averages import Spread, mean_line, spread_of
 from hybridsync.report.charts import NUM_COLORS, STYLES, Chart, Line, Over
 from hybridsync.report.history import RunHistory
-from hybridsync.report.model import differing, flattened
+from hybridsync.report.model import differing
 from hybridsync.report.scales import Point, number
 
 Axis = Literal["secs", "units", "examples"]

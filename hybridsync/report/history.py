@@ -6,10 +6,14 @@ from html import escape
 from typing import Any
 
 from hybridsync.report.charts import Chart, Line, draw_svg
+from hybridsync.report.incidents import incidents
 from hybridsync.report.model import Record, ended
 from hybridsync.report.scales import duration, number
 
 Lines = list[dict[str, Any]]
+
+MOST_INCIDENTS = 20
+"""Incidents of a run that a notebook lists."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,7 +52,16 @@ class RunHistory:
         )
 
     def _repr_html_(self) -> str:
-        return f"<code>{escape(repr(self))}</code>{self.curve()}"
+        return f"<code>{escape(repr(self))}</code>{self.inline_report()}"
+
+    def inline_report(self) -> str:
+        """Return the curve, and what went otherwise than planned, as HTML."""
+        events = [{**{key: event[key] for key in event if key != "secs"}, "t": event["secs"]} for event in self.events]
+        found = incidents(events)
+        rows = [f"<li>{duration(incident.t)}: {escape(incident.text)}</li>" for incident in found[:MOST_INCIDENTS]]
+        if len(found) > MOST_INCIDENTS:
+            rows.append(f"<li>and {len(found) - MOST_INCIDENTS:,} more, in <code>events</code></li>")
+        return self.curve() + (f"<ul>{''.join(rows)}</ul>" if rows else "")
 
     def curve(self) -> str:
         """Return the accuracy, or else the loss, over time as an SVG; "" without an evaluation."""

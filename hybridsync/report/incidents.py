@@ -55,7 +55,7 @@ def _lost(event: Mapping[str, Any]) -> str:
 def _straggler(event: Mapping[str, Any]) -> str:
     said = "is slow" if event["kind"] == "straggler_flagged" else "is as fast as the others again"
     rates = [number(value) if isinstance(value, int | float) else "?" for value in (event["rate"], event["threshold"])]
-    return f"worker {event['worker']} {said}: {rates[0]}, the threshold is {rates[1]}"
+    return f"worker {event['worker']} {said}: {rates[0]} units/s, the threshold is {rates[1]}"
 
 
 def _decided(event: Mapping[str, Any]) -> str:
@@ -73,10 +73,13 @@ def _decided(event: Mapping[str, Any]) -> str:
     return f"{event['policy']}: {event['action']}, because {event['why']} ({told})"
 
 
-def _ordered(event: Mapping[str, Any]) -> str:
-    why = f": {event['why']}" if event.get("why") else ""
-    what = f"to go on under {event['protocol']}" if event["kind"] == "switch_ordered" else "to save and stop"
-    return f"told {what}{why}"
+def _reason(event: Mapping[str, Any]) -> str:
+    return f": {event['why']}" if event["why"] else ""
+
+
+def _stop(event: Mapping[str, Any]) -> str:
+    stop = "stopped for good by a callback" if event.get("for_good") else "asked to save and stop"
+    return f"{stop}{_reason(event)}"
 
 
 _TOLD: dict[str, tuple[Sort, Callable[[Mapping[str, Any]], str]]] = {
@@ -93,9 +96,12 @@ _TOLD: dict[str, tuple[Sort, Callable[[Mapping[str, Any]], str]]] = {
         ),
     ),
     "policy_decided": ("decided", _decided),
-    "switch_ordered": ("decided", _ordered),
+    "switch_ordered": (
+        "decided",
+        lambda event: f"asked to switch to {event['protocol']} for the rest of the stage{_reason(event)}",
+    ),
     "order_dropped": ("decided", lambda event: f"the order of {event['protocol']} dropped: {event['why']}"),
-    "stop_ordered": ("decided", _ordered),
+    "stop_ordered": ("decided", _stop),
     "save_failed": ("other", lambda event: f"the state at unit {event['units']:,} was not saved: {event['error']}"),
     "unit_quarantined": ("other", lambda event: f"unit {event['unit']:,} is trained no more: {event['reason']}"),
     "worker_quarantined": ("lost", lambda event: f"worker {event['worker']} is given up: {event['reason']}"),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hybridsync.config.resume_rules import flattened
 from hybridsync.interfaces.reports import BESIDE
 from hybridsync.report.hosts import HostRow, hosts
 from hybridsync.report.incidents import Incident, incidents
@@ -353,21 +354,6 @@ def _own_secs(spans: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         secs[name] += span["dur"] / 1e6
         enclosing.append((span["ts"] + span["dur"], name))
     return {name: max(value, 0.0) for name, value in secs.items()}
-
-
-def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of a configuration by their dotted keys.
-
-    >>> flattened({"plan": "asp", "optimizer": {"name": "sgd"}})
-    {'plan': 'asp', 'optimizer.name': 'sgd'}
-    """
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            found |= flattened(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value if isinstance(value, str | int | float | None) else str(value)
-    return found
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:

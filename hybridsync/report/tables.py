@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
+from hybridsync.config.resume_rules import flattened
 from hybridsync.core.counted import counted
 from hybridsync.report.lanes import GLYPHS
-from hybridsync.report.model import RunModel, differing, flattened
+from hybridsync.report.model import RunModel, differing
 from hybridsync.report.scales import duration, ids, millis, number
 
 ACCOUNT = ("issued", "applied", "dropped", "outstanding", "rolled_back")

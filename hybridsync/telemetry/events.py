@@ -87,6 +87,7 @@ MORE: dict[str, dict[str, str]] = {
     "phase_ended": {"units": "a count", "why": "a text"},
     "straggler_flagged": {"centre": NUMBER, "rounds": "a count", "workers": "a count"},
     "straggler_cleared": {"centre": NUMBER, "rounds": "a count", "workers": "a count"},
+    "stop_ordered": {"for_good": "true or false"},
     "worker_joined": {"worker": "a count"},
     "worker_left": {"worker": "a count"},
     "evaluation": {"units": "a count", "state_t": "a number"},

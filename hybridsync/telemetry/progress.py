@@ -1,7 +1,10 @@
-"""Shows how far a run is: two lines drawn in place on a terminal, else one line printed every few seconds."""
+"""Shows how far a run is: two lines on a terminal, a bar in a notebook, else one line printed every few seconds."""
 
+import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TextIO
+from html import escape
+from typing import Any, Protocol, TextIO
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -11,6 +14,9 @@ from hybridsync.core.clock import Clock
 from hybridsync.telemetry.metrics import Metrics
 
 PLAIN_SECS = 5.0
+
+NOTEBOOK_LINES = 100
+"""Newest lines below a notebook's bar: each change sends all of them again."""
 
 EVEN = 0.9
 """Workers are as fast as each other, and none is called the slowest, when all reach this share of the fastest."""
@@ -123,6 +129,62 @@ class PlainProgress:
         self.show_line(f"{metrics.protocol}: {metrics.units:,}/{self._workload:,} units, {said}")
 
 
+class NotebookProgress:
+    """Draws a bar in the output of a notebook's cell, with the run's lines below it.
+
+    A notebook's standard error is shown in red, and `rich` needs ipywidgets there. This needs IPython alone.
+
+    Args:
+        workload: units of the whole run.
+        display: `IPython.display.display`.
+        clock: time source.
+    """
+
+    def __init__(self, workload: int, display: Callable[..., Any], clock: Clock) -> None:
+        self._workload, self._display, self._clock = workload, display, clock
+        self._lines: deque[str] = deque(maxlen=NOTEBOOK_LINES)
+        self._newest: Metrics | None = None
+        self._stragglers: Sequence[int] = ()
+        self._first: tuple[float, int] | None = None
+        self._output: Any = None  # the handle of what stands in the cell; none stands there before the first line
+
+    def update(self, metrics: Metrics, stragglers: Sequence[int] = ()) -> None:
+        self._first = self._first or (self._clock.monotonic(), metrics.units)
+        self._newest, self._stragglers = metrics, stragglers
+        self._draw()
+
+    def show_line(self, text: str) -> None:
+        self._lines.append(text)
+        self._draw()
+
+    def close(self) -> None:
+        pass
+
+    def _draw(self) -> None:
+        head = self._head(self._newest) if self._newest else []
+        bar = f'<progress value="{self._newest.units}" max="{self._workload}"></progress> ' if self._newest else ""
+        shown = bar + "<br>".join(map(escape, head))
+        lines = escape("\n".join(self._lines))
+        content = {
+            "text/plain": "\n".join((*head, *self._lines)),
+            "text/html": f'{shown}<pre style="max-height:15em;overflow:auto">{lines}</pre>',
+        }
+        if self._output is None:
+            self._output = self._display(content, raw=True, display_id=True)
+        else:
+            self._output.update(content, raw=True)
+
+    def _head(self, metrics: Metrics) -> list[str]:
+        """Return the texts beside and below the bar."""
+        assert self._first is not None
+        began, units = self._first
+        secs, done = self._clock.monotonic() - began, metrics.units - units
+        rest = self._workload - metrics.units
+        left = f", {secs * rest / done:,.0f} s left" if done > 0 and rest > 0 else ""
+        head = f"phase {metrics.phase} {metrics.protocol}: {metrics.units:,}/{self._workload:,} units{left}"
+        return [head, ", ".join(_now(metrics, self._stragglers))]
+
+
 class NullProgress:
     """Shows nothing: an embedded run."""
 
@@ -163,9 +225,20 @@ class LastingProgress:
 
 
 def open_progress(workload: int, stream: TextIO, clock: Clock) -> LastingProgress:
-    """Return the line that suits `stream`: drawn when it is a terminal, printed otherwise."""
-    drawn = not stream.closed and stream.isatty()
-    return LastingProgress(RichProgress(workload, stream) if drawn else PlainProgress(workload, stream, clock))
+    """Return what suits `stream`: lines drawn on a terminal, a bar in a notebook, and printed lines elsewhere."""
+    if not stream.closed and stream.isatty():
+        return LastingProgress(RichProgress(workload, stream))
+    display = _notebooks_display() if stream is sys.stderr else None
+    if display is not None:
+        return LastingProgress(NotebookProgress(workload, display, clock))
+    return LastingProgress(PlainProgress(workload, stream, clock))
+
+
+def _notebooks_display() -> Callable[..., Any] | None:
+    """Return IPython's `display` where this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return ipython.display.display if ipython is not None and hasattr(shell, "kernel") else None
 
 
 def _now(metrics: Metrics, stragglers: Sequence[int]) -> list[str]:

@@ -1,5 +1,7 @@
 """The same figures for TensorBoard, in workdir/tensorboard, where its writer is installed (the `tensorboard` extra).
 
+Each session of a run writes its hyperparameters, so that TensorBoard's HPARAMS page compares runs by them.
+
 Records are written in the caller's thread by tensorboardX's own file writer: its SummaryWriter hands them to a
 thread through a queue of pickles, and would lose a full disk's error there.
 """
@@ -14,6 +16,7 @@ from typing import Any, Protocol
 
 from absl import logging
 
+from hybridsync.config import RunConfig, flattened, to_json
 from hybridsync.storage.durable import FOLDER_MODE, open_file, still_at
 from hybridsync.telemetry.metrics import Metrics
 
@@ -23,8 +26,41 @@ _SCHEME = "hybridsync"
 """Of the names of record files that `_RecordFile` opens."""
 
 
+ALWAYS_SHOWN = frozenset({"workload", "unit_size", "workers", "servers", "plan", "seed"})
+"""Values of the configuration by which people compare runs, also where they are the defaults."""
+
+
+def hyperparameters(config: RunConfig, of_optimizer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the HPARAMS page shows of a run: what is always compared, and what is not left at its default.
+
+    Args:
+        config: configuration of the run.
+        of_optimizer: values of its optimizer, which take the place of the configuration's: `Trainer` is given one.
+
+    >>> config = RunConfig(workload=80, workers=2, plan="asp", min_workers=1)
+    >>> hyperparameters(config, {"learning_rate": 0.001})  # doctest: +NORMALIZE_WHITESPACE
+    {'workload': 80, 'unit_size': 32, 'workers': 2, 'min_workers': 1, 'servers': 1, 'plan': 'asp', 'seed': 0,
+     'learning_rate': 0.001}
+    """
+    usual = flattened(to_json(RunConfig(workload=config.workload, plan=config.plan)))
+    shown = {
+        name: value
+        for name, value in flattened(to_json(config)).items()
+        if not name.startswith("optimizer.") and (name in ALWAYS_SHOWN or value != usual.get(name))
+    }
+    return {**shown, **of_optimizer}
+
+
 class Board(Protocol):
     """Takes figures that people look at with TensorBoard; a step is a unit applied."""
+
+    def started(self, units: int, hyperparameters: Mapping[str, Any]) -> None:
+        """Show the values by which runs are compared; a session begins at `units`."""
+        ...
+
+    def completed(self, units: int) -> None:
+        """Show that the run has ended for good at `units`."""
+        ...
 
     def metrics(self, metrics: Metrics) -> None:
         """Show the figures of an interval."""
@@ -100,6 +136,17 @@ class TensorBoard:
         self._writer = EventsWriter(f"{_SCHEME}:{Path(workdir, TENSORBOARD_FOLDER, 'events')}", f".{os.getpid()}")
         self._refused = False
 
+    def started(self, units: int, hyperparameters: Mapping[str, Any]) -> None:
+        # Without the description of an experiment TensorBoard makes one of all runs that it shows.
+        _, start, _ = self._summary.hparams(hyperparameters, {})
+        self._write(units, start)
+        self._do(self._writer.flush)
+
+    def completed(self, units: int) -> None:
+        _, _, end = self._summary.hparams({}, {})
+        self._write(units, end)
+        self._do(self._writer.flush)
+
     def metrics(self, metrics: Metrics) -> None:
         figures: dict[str, float | None] = {
             "train/loss": metrics.loss,
@@ -149,6 +196,12 @@ class TensorBoard:
 
 class NullBoard:
     """Shows nothing: a run without a workdir, or without tensorboardX."""
+
+    def started(self, units: int, hyperparameters: Mapping[str, Any]) -> None:
+        pass
+
+    def completed(self, units: int) -> None:
+        pass
 
     def metrics(self, metrics: Metrics) -> None:
         pass

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from hybridsync.config import to_json
+from hybridsync.config import flattened, to_json
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.extras import imported
 from hybridsync.interfaces.callbacks import Callback, CallbackRun, Values
@@ -118,7 +118,7 @@ class MLflow(_Tracker):
             name = self._run_name or (run.workdir.name if run.workdir is not None else None)
             tags = {"hybridsync_run": identity} if identity else {}
             self._run_id = client.create_run(experiment_id, tags=tags, run_name=name).info.run_id
-            for key, value in _flat(to_json(run.config)):
+            for key, value in flattened(to_json(run.config)).items():
                 client.log_param(self._run_id, key, str(value)[:_MOST_CHARS])
         self._is_started = True
 
@@ -137,16 +137,3 @@ class MLflow(_Tracker):
                     self._client.log_metric(self._run_id, f"final/{name}", value)
             ends = {"failed": "FAILED", "preempted": "KILLED"}
             self._client.set_terminated(self._run_id, ends.get(summary["exit"], "FINISHED"))
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested groups by dotted names.
-
-    >>> dict(_flat({"workers": 2, "optimizer": {"name": "sgd"}}))
-    {'workers': 2, 'optimizer.name': 'sgd'}
-    """
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

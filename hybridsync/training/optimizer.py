@@ -1,15 +1,14 @@
 """The optimizer as a factory that names its hyperparameters, so that one optax state serves every protocol.
 
     >>> import optax
-    >>> optimizer = Optimizer(lambda learning_rate, momentum: optax.sgd(learning_rate, momentum),
-    ...                       learning_rate=0.05, momentum=0.9)
+    >>> optimizer = Optimizer(optax.adamw, learning_rate=1e-3)
+    >>> optimizer = Optimizer(optax.sgd, learning_rate=0.05, momentum=0.9)
 
 The rate of an update is `learning_rate x the protocol's factor`, set in the optax state inside the jitted step;
 everything else in the optax state means what it means in a plain optax loop. A rate that changes is a function of the
 examples applied so far, or of the units with `per="units"`:
 
-    >>> decaying = Optimizer(lambda learning_rate: optax.sgd(learning_rate),
-    ...                      learning_rate=optax.cosine_decay_schedule(0.05, decay_steps=2000), per="units")
+    >>> decaying = Optimizer(optax.sgd, learning_rate=optax.cosine_decay_schedule(0.05, decay_steps=2000), per="units")
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ SLOTS = ("trace", "mu")
 
 _HOW = (
     "pass a function that names its hyperparameters and their values, for example "
-    "Optimizer(lambda learning_rate, momentum: optax.sgd(learning_rate, momentum), learning_rate=0.05, momentum=0.9)"
+    "Optimizer(optax.adamw, learning_rate=1e-3), or one of your own for a chain"
 )
 _BY_UNITS = (
     "it counts update steps, and how many units an update applies depends on the protocol; pass the learning rate's "
@@ -184,6 +183,17 @@ class Optimizer:
     def stated_values(self) -> dict[str, str]:
         """Return the hyperparameters besides the learning rate as text, the same in every process."""
         return {name: _stated(value) for name, value in sorted(self.hyperparameters.items())}
+
+    def shown_values(self) -> dict[str, Any]:
+        """Return the name of the optimizer, where its factory has one, and its hyperparameters, for people to compare.
+
+        >>> Optimizer(optax.sgd, learning_rate=0.05, momentum=0.9).shown_values()
+        {'optimizer': 'sgd', 'learning_rate': 0.05, 'momentum': 0.9}
+        """
+        name = getattr(self.factory, "__name__", "")
+        rate = "a schedule" if callable(self.learning_rate) else float(self.learning_rate)
+        named = {"optimizer": name} if name.isidentifier() else {}
+        return {**named, "learning_rate": rate, **self.hyperparameters}
 
     def with_own_values(self, state: Any, params: Any) -> Any:
         """Return a saved optax state with this optimizer's hyperparameters in place of the saved ones.

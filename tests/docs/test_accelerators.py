@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from hybridsync import DeviceConfig
+from tests.doc_pages import ROOT, TEST_SECS, blocks, output
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "accelerators.md").read_text()
-RUN_SECS = 280.0
-pytestmark = pytest.mark.timeout(RUN_SECS + 20)
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+pytestmark = pytest.mark.timeout(TEST_SECS)
+BLOCKS = blocks("docs/accelerators.md")
 LORA = next(at for at, block in enumerate(BLOCKS) if "LoRA" in block)
 
 
-def run(folder: Path, blocks: list[str], num_devices: int) -> list[float]:
+def run(folder: Path, code: list[str], num_devices: int) -> list[float]:
     """Run blocks on so many devices, and return the accuracies that they print."""
-    program = folder / "program.py"
-    program.write_text("\n".join(blocks))
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(num_devices)}
-    done = subprocess.run(
-        [sys.executable, program],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(blocks) < len(BLOCKS) or len(re.findall(r"^trace \S+\.xplane\.pb$", done.stdout, re.MULTILINE)) == 1
-    return [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("accuracy")]
+    environment = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(num_devices)}
+    shown = output(code, folder, environment=environment)
+    assert len(code) < len(BLOCKS) or len(re.findall(r"^trace \S+\.xplane\.pb$", shown, re.MULTILINE)) == 1
+    return [float(line.split()[1]) for line in shown.splitlines() if line.startswith("accuracy")]
 
 
 def test_blocks_run_on_eight_devices_and_the_models_learn(tmp_path: Path) -> None:

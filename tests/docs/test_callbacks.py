@@ -8,9 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from hybridsync import Callback
 from hybridsync.phases import callback_threads
-from tests.doc_pages import ROOT, blocks, output
+from tests.doc_pages import ROOT, RUN_SECS, TEST_SECS, blocks, output
+
+pytestmark = pytest.mark.timeout(TEST_SECS)
 
 PAGE = (ROOT / "docs" / "callbacks.md").read_text()
 BLOCKS = blocks("docs/callbacks.md")
@@ -30,7 +34,7 @@ def test_the_configuration_file_trains_and_its_callbacks_stop_the_run(tmp_path: 
     (tmp_path / "job.py").write_text(FILE)
     command = ["-m", "hybridsync", "train", "--config=job.py", "--workdir=run", "--runtime=inprocess"]
     done = subprocess.run(
-        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=RUN_SECS, check=False
     )
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit"] == "stopped"

@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
-from tests.doc_pages import blocks, output
+import pytest
+
+from tests.doc_pages import TEST_SECS, blocks, output
+
+pytestmark = pytest.mark.timeout(TEST_SECS)
 
 
 def test_blocks_run_in_order_and_the_model_learns(tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
-from tests.doc_pages import blocks, output
+import pytest
+
+from tests.doc_pages import TEST_SECS, blocks, output
+
+pytestmark = pytest.mark.timeout(TEST_SECS)
 
 
 def test_every_format_is_read_without_hybridsync_bit_for_bit(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from hybridsync.models import DecoderLM
 from hybridsync.storage.checkpoints import CheckpointStore
 from hybridsync.trainer import Trainer
 from hybridsync.training.task import Task, language_model
+from tests.doc_pages import blocks
 from tests.sweeps import swept
 from tests.tasks import Normalized, batchnorm_task, plain_sgd
 from tests.trainers import NEVER
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 DOCS = Path(__file__).parents[2] / "docs"
 SCRIPT = DOCS / "read_checkpoint.py"
-BLOCKS = re.findall(r"```python\n(.*?)```", (DOCS / "read_checkpoint.md").read_text(), re.DOTALL)
+BLOCKS = blocks("docs/read_checkpoint.md")
 
 
 def test_a_plain_program_reads_the_newest_state(tmp_path):

@@ -13,7 +13,9 @@ import pytest
 from hybridsync.config import apply_overrides, load_config
 from hybridsync.core import errors
 from hybridsync.core.plan import Plan
-from tests.doc_pages import ROOT, blocks, output
+from tests.doc_pages import ROOT, TEST_SECS, blocks, output
+
+pytestmark = pytest.mark.timeout(TEST_SECS)
 
 README = (ROOT / "README.md").read_text()
 COMMANDS = re.findall(r"^    hybridsync train (.*)$", README, re.MULTILINE)

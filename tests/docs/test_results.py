@@ -3,8 +3,12 @@
 import csv
 from pathlib import Path
 
+import pytest
+
 from hybridsync.report.groups import OVER
-from tests.doc_pages import ROOT, blocks, output
+from tests.doc_pages import ROOT, TEST_SECS, blocks, output
+
+pytestmark = pytest.mark.timeout(TEST_SECS)
 
 PAGE = (ROOT / "docs" / "results.md").read_text()
 BLOCKS = blocks("docs/results.md")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hybridsync.simulator.scenarios import load_scenario
+from tests.doc_pages import ROOT, blocks
 
-ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "simulate.md").read_text()
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 COMMAND = r"^    hybridsync simulate ([^\n]*)\n"
@@ -52,7 +52,7 @@ def test_a_command_prints_what_the_guide_shows(command: str, block: str) -> None
 
 
 def test_the_guides_scenario_is_one(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    (text,) = blocks("docs/simulate.md")
     (tmp_path / "guide.py").write_text(text)
     assert load_scenario(tmp_path / "guide.py").slow[0].factor == 2.0
 

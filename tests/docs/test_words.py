@@ -73,12 +73,13 @@ OF_THE_FIELD = {
     "benchmarks/peers/scripts/torch_ddp.py": {"world"},
     "benchmarks/peers/scripts/torch_rpc.py": {"world"},
     "docs/glossary.md": {"epoch"},
+    "docs/in_your_words.md": {"epoch"},
     "tests/simulator/event_logs.py": {"epoch"},
     "tests/simulator/test_event_logs.py": {"epoch"},
     "tests/docs/test_words.py": SAID,
 }
-"""Files that may say a word: an argument of PyTorch's is called so, the glossary says what the field calls it, and logs
-are compared across a renaming."""
+"""Files that may say a word: an argument of PyTorch's is called so, two pages say what the field calls it, and
+logs are compared across a renaming."""
 
 RECORDED = {"world_renewed"}
 """Kinds of events that other programs read; they keep their names."""

@@ -1,9 +1,10 @@
-"""Runs are shown in Weights & Biases (offline) and MLflow (a folder), with the real packages."""
+"""Runs are shown in Weights & Biases (offline), MLflow (a folder) and TensorBoard, with the real packages."""
 
 from __future__ import annotations
 
 import json
 import struct
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from hybridsync import Callback, EmulationConfig, MLflow, TelemetryConfig, Trainer, WandB
+from tests.tasks import momentum_sgd
 from tests.trainers import events_of, fit_and_stop, mlp_trainer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -86,3 +88,40 @@ def test_a_run_is_shown_in_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     history = client.get_metric_history(shown.info.run_id, "eval/accuracy")
     told = {(event["units"], event["accuracy"]) for event in events_of(workdir, "evaluation")}
     assert {(each.step, each.value) for each in history} == told
+
+
+def asked(url: str, **values: Any) -> Any:
+    """Return what TensorBoard's HPARAMS page is given for a request."""
+    request = urllib.request.Request(url, json.dumps(values).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def test_runs_are_compared_on_the_hparams_page_of_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = pytest.importorskip("tensorboard.program", reason="pip install tensorboard")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    rates = {"slow": 0.01, "fast": 0.02}
+    for name, rate in rates.items():
+        options: dict[str, Any] = {"workdir": tmp_path / name, "workers": 2, "optimizer": momentum_sgd(rate)}
+        telemetry = TelemetryConfig(evaluate_units=8, log_secs=0.05)
+        assert fit_and_stop(mlp_trainer("bsp:50%,asp", UNITS, telemetry=telemetry, **options), 32).summary.exit
+        assert mlp_trainer("bsp:50%,asp", UNITS, telemetry=telemetry, **options).fit().completed
+    once = ("--load_fast=false", "--reload_interval=0", "--reload_task=blocking")
+    board = program.TensorBoard()
+    board.configure(argv=["", f"--logdir={tmp_path}", "--host=127.0.0.1", "--port=0", *once])
+    place = f"{board.launch()}data/plugin/hparams"
+    experiment = asked(f"{place}/experiment", experimentName="")
+    assert {info["name"] for info in experiment["hparamInfos"]} >= {"plan", "workers", "learning_rate", "momentum"}
+    tags = {info["name"]["tag"] for info in experiment["metricInfos"]}
+    assert tags >= {"train/loss", "train/learning_rate", "eval/accuracy", "eval/loss"}
+    columns = [{"metric": info["name"]} for info in experiment["metricInfos"]]
+    every = ["STATUS_UNKNOWN", "STATUS_SUCCESS", "STATUS_FAILURE", "STATUS_RUNNING"]
+    groups = asked(f"{place}/session_groups", experimentName="", allowedStatuses=every, colParams=columns, sliceSize=9)
+    shown = {group["hparams"]["learning_rate"]: group for group in groups["sessionGroups"]}
+    assert shown.keys() == {*rates.values()}
+    for name, rate in rates.items():
+        values = {value["name"]["tag"]: value["value"] for value in shown[rate]["metricValues"]}
+        last = events_of(tmp_path / name, "evaluation")[-1]
+        assert values["eval/accuracy"] == pytest.approx(last["accuracy"])
+        assert shown[rate]["hparams"]["plan"] == "bsp:50%,asp"
+        assert {session["status"] for session in shown[rate]["sessions"]} == {"STATUS_SUCCESS"}

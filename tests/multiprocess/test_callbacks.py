@@ -81,7 +81,7 @@ def test_a_callback_stops_processes_for_good_and_what_others_do_harms_nothing(pl
         assert (summary["exit"], summary["stop_reason"]) == ("stopped", "good enough")
         assert (summary["final"]["min_count"], summary["final"]["max_count"], summary["final"]["stray"]) == (1, 1, 0)
         assert summary["units"]["rolled_back"] == 0 and not job.events("role_lost") and not job.tracebacks()
-        assert [event["why"] for event in job.events("stop_ordered")] == ["good enough"]
+        assert [(event["why"], event["for_good"]) for event in job.events("stop_ordered")] == [("good enough", True)]
         failed = {event["code"]: event["error"] for event in job.events("user_code_failed")}
         assert failed.keys() == {"the callback Raises.on_phase", "the callback Hangs.on_phase"}
         assert failed["the callback Raises.on_phase"].endswith("SystemExit: 3")

@@ -92,7 +92,7 @@ def test_a_job_is_asked_switched_and_stopped_and_goes_on(tmp_path: Path) -> None
         code, said = command("stop", run, "--why=lunch")
         assert code == 0 and said.startswith("stopped: preempted at unit "), said
         assert job.wait() == 75
-        assert [event["why"] for event in job.events("stop_ordered")] == ["lunch"]
+        assert [(event["why"], event["for_good"]) for event in job.events("stop_ordered")] == [("lunch", False)]
         assert not (workdir / CONTROL_FILE).exists()
     code, said = command("switch", run, "asp")
     assert code == 1 and "is not running; start it with the command" in said

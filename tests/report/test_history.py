@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 import hybridsync
 from hybridsync.core.errors import WorkdirError
+from hybridsync.report.history import MOST_INCIDENTS
 from hybridsync.report.model import model
 from hybridsync.report.reading import shown_record
 from hybridsync.telemetry.recorder import Recorder
@@ -31,6 +34,21 @@ def test_a_run_is_read_back_whole(tmp_path: Path) -> None:
     entered = next(event for event in run.events if event["kind"] == "phase_entered")
     assert entered["secs"] == 0.0, "start-up is on no line"
     assert json.loads(json.dumps([run.config, run.summary, run.metrics, run.events]))
+
+
+def test_a_notebook_shows_the_curve_and_what_went_otherwise(tmp_path: Path) -> None:
+    run = hybridsync.read_run(completed(tmp_path / "run"))
+    shown = run._repr_html_()
+    assert shown.startswith("<code>RunHistory(") and 0 < shown.index("<svg ") < shown.index("<ul>")
+    items = re.findall("<li>(.*?)</li>", shown)
+    assert any(re.fullmatch(r"[\d.]+ s: worker 1 lost: signal SIGKILL", item) for item in items)
+    lost = {**next(event for event in run.events if event["kind"] == "role_lost"), "reason": "<b>"}
+    many = dataclasses.replace(run, evaluations=[], events=[lost] * (MOST_INCIDENTS + 3))
+    items = re.findall("<li>(.*?)</li>", many._repr_html_())
+    assert (
+        len(items) == MOST_INCIDENTS + 1 and items[0].endswith("lost: &lt;b&gt;") and items[-1].startswith("and 3 more")
+    )
+    assert dataclasses.replace(run, evaluations=[], events=[]).inline_report() == ""
 
 
 def test_a_length_of_its_own_does_not_hide_a_lines_time(tmp_path: Path) -> None:

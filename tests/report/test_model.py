@@ -30,14 +30,14 @@ def test_every_incident_is_told_once_on_its_workers_lane(tmp_path: Path) -> None
         (incident.sort, incident.worker, incident.text) for incident in _model(completed(tmp_path / "run")).incidents
     ]
     assert told == [
-        ("slow", 1, "worker 1 is slow: 10, the threshold is 20"),
+        ("slow", 1, "worker 1 is slow: 10 units/s, the threshold is 20"),
         (
             "decided",
             None,
             "elastic: without workers [1], because the others are faster (worker 1 at 10 units/s, the threshold is 20; "
             "saves 1:15 and costs 0.25 s; 3,000 units of the stage are left)",
         ),
-        ("back", 1, "worker 1 is as fast as the others again: 30, the threshold is 20"),
+        ("back", 1, "worker 1 is as fast as the others again: 30 units/s, the threshold is 20"),
         ("lost", 1, "worker 1 lost: signal SIGKILL"),
         ("back", 1, "worker 1 joined"),
         ("lost", None, "server 0 lost: exit 70"),
@@ -55,6 +55,18 @@ def test_every_incident_is_told_once_on_its_workers_lane(tmp_path: Path) -> None
             {"kind": "save_failed", "units": 1000, "error": "full"},
             "other",
             "the state at unit 1,000 was not saved: full",
+        ),
+        (
+            {"kind": "stop_ordered", "why": "accuracy 0.95", "for_good": True},
+            "decided",
+            "stopped for good by a callback: accuracy 0.95",
+        ),
+        ({"kind": "stop_ordered", "why": "lunch", "for_good": False}, "decided", "asked to save and stop: lunch"),
+        ({"kind": "stop_ordered", "why": ""}, "decided", "asked to save and stop"),  # as earlier versions wrote it
+        (
+            {"kind": "switch_ordered", "number": 1, "protocol": "asp", "units": 3, "why": "slow network"},
+            "decided",
+            "asked to switch to asp for the rest of the stage: slow network",
         ),
     ],
 )

@@ -1,12 +1,22 @@
 import io
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hybridsync.telemetry.metrics import Metrics
-from hybridsync.telemetry.progress import PLAIN_SECS, PlainProgress, RichProgress, open_progress
+from hybridsync.telemetry.progress import (
+    NOTEBOOK_LINES,
+    PLAIN_SECS,
+    NotebookProgress,
+    PlainProgress,
+    RichProgress,
+    open_progress,
+)
 from tests.telemetry.clocks import ManualClock
 
 METRICS = Metrics(1_000, 32_000, 2, "asp", 0.25, 0.05, 6_400.0, {"mean": 2.96, "p95": 4, "max": 7}, {0: 3e3, 3: 3.1e3})
@@ -121,3 +131,71 @@ def test_a_stream_that_was_closed_ends_nothing() -> None:
     progress.update(METRICS)
     progress.close()
     open_progress(4_000, stream, ManualClock()).show_line("done")
+
+
+class Cell:
+    """The output of a notebook's cell: what IPython's `display` is given, and what replaces it."""
+
+    def __init__(self) -> None:
+        self.outputs: list[dict[str, str]] = []
+
+    def display(self, content: dict[str, str], *, raw: bool, display_id: bool) -> "Cell":
+        assert raw and display_id
+        self.outputs.append(content)
+        return self
+
+    def update(self, content: dict[str, str], *, raw: bool) -> None:
+        assert raw
+        self.outputs[-1] = content
+
+
+@pytest.fixture
+def cell(monkeypatch: pytest.MonkeyPatch) -> Cell:
+    """Make this process look like the kernel of a notebook."""
+    cell = Cell()
+    shell = SimpleNamespace(kernel=object())
+    ipython: Any = SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=cell.display))
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    return cell
+
+
+def test_a_notebook_gets_one_output_with_a_bar_and_the_lines_below_it(
+    cell: Cell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = ManualClock()
+    progress = open_progress(4_000, sys.stderr, clock)
+    assert isinstance(progress.sink, NotebookProgress) and cell.outputs == []
+    progress.show_line("phase 1: bsp <from> unit 0")
+    progress.update(replace(METRICS, units=1_000))
+    clock.advance(10.0)
+    progress.update(replace(METRICS, units=2_000), [3])
+    progress.show_line("almost done")
+    (output,) = cell.outputs
+    assert output["text/plain"].splitlines() == [
+        "phase 2 asp: 2,000/4,000 units, 20 s left",
+        "6,400 examples/s, loss 0.2500, staleness 3.0 max 7, stragglers 3 (3,100/s)",
+        "phase 1: bsp <from> unit 0",
+        "almost done",
+    ]
+    assert output["text/html"].startswith('<progress value="2000" max="4000"></progress> phase 2 asp: 2,000/4,000')
+    assert "phase 1: bsp &lt;from&gt; unit 0\nalmost done</pre>" in output["text/html"]
+    progress.update(replace(METRICS, units=4_000))
+    progress.close()
+    (output,) = cell.outputs
+    assert output["text/plain"].startswith("phase 2 asp: 4,000/4,000 units\n")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_notebook_s_output_keeps_the_newest_lines(cell: Cell) -> None:
+    progress = open_progress(4_000, sys.stderr, ManualClock())
+    for number in range(NOTEBOOK_LINES + 5):
+        progress.show_line(f"line {number}")
+    assert cell.outputs[0]["text/plain"].splitlines() == [f"line {number}" for number in range(5, NOTEBOOK_LINES + 5)]
+
+
+def test_ipython_in_a_terminal_or_a_file_is_no_notebook(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(open_progress(4_000, io.StringIO(), ManualClock()).sink, PlainProgress)
+    monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: SimpleNamespace())
+    assert isinstance(open_progress(4_000, sys.stderr, ManualClock()).sink, PlainProgress)
+    monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: None)
+    assert isinstance(open_progress(4_000, sys.stderr, ManualClock()).sink, PlainProgress)

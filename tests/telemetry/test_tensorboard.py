@@ -7,9 +7,13 @@ from typing import NoReturn
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]: made at import
+from tensorboardX.proto.plugin_hparams_pb2 import (
+    HParamsPluginData,  # pyright: ignore[reportAttributeAccessIssue]: made at import
+)
 
+from hybridsync.config import EmulationConfig, OptimizerConfig, RunConfig
 from hybridsync.telemetry.metrics import Metrics
-from hybridsync.telemetry.tensorboard import NullBoard, TensorBoard, open_board
+from hybridsync.telemetry.tensorboard import NullBoard, TensorBoard, hyperparameters, open_board
 from tests.telemetry.clocks import ManualClock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,6 +69,46 @@ def test_evaluations_are_scalars_and_what_is_unknown_or_no_figure_is_left_out(tm
         ("eval/accuracy", 100): 0.75,
         ("train/learning_rate", 200): 0.5,
         ("examples_per_sec/all", 200): 1.0,
+    }
+
+
+def test_hyperparameters_are_a_session_of_the_hparams_page_that_ends_as_a_success(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path, ManualClock().wall)
+    board.started(8, {"plan": "bsp:50%,asp", "learning_rate": 0.5, "nesterov": False, "mask": len, "mu_dtype": None})
+    board.completed(100)
+    board.close()
+    values = {value.tag: (event.step, value.metadata) for event in _events(tmp_path) for value in event.summary.value}
+    assert {metadata.plugin_data.plugin_name for _, metadata in values.values()} == {"hparams"}
+    parts = {tag: HParamsPluginData.FromString(metadata.plugin_data.content) for tag, (_, metadata) in values.items()}
+    assert values.keys() == {"_hparams_/session_start_info", "_hparams_/session_end_info"}
+    assert values["_hparams_/session_start_info"][0] == 8 and values["_hparams_/session_end_info"][0] == 100
+    shown = parts["_hparams_/session_start_info"].session_start_info.hparams
+    assert {name: getattr(value, value.WhichOneof("kind")) for name, value in shown.items()} == {
+        "plan": "bsp:50%,asp",
+        "learning_rate": 0.5,
+        "nesterov": False,
+        "mask": "len",
+    }
+    assert parts["_hparams_/session_end_info"].session_end_info.status == 1, "a success"
+
+
+def test_the_hyperparameters_of_a_run_are_those_that_people_compare_and_what_is_not_a_default() -> None:
+    config = RunConfig(
+        workload=400,
+        plan="bsp",
+        emulation=EmulationConfig(stragglers="worker=3,factor=4"),
+        optimizer=OptimizerConfig(learning_rate=0.1),
+    )
+    assert hyperparameters(config, {"learning_rate": 0.001, "b1": 0.9}) == {
+        "workload": 400,
+        "unit_size": 32,
+        "workers": 4,
+        "servers": 1,
+        "plan": "bsp",
+        "seed": 0,
+        "emulation.stragglers": "worker=3,factor=4",
+        "learning_rate": 0.001,
+        "b1": 0.9,
     }
 
 
@@ -124,8 +168,10 @@ def test_no_record_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_does_nothing_takes_the_same_calls() -> None:
     board = NullBoard()
     board.metrics(METRICS)
+    board.started(0, {"plan": "asp"})
     board.evaluated(1, {})
     board.entered(1, "")
+    board.completed(2)
     board.close()
 
 

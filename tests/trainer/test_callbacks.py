@@ -279,7 +279,9 @@ def assert_stopped(workdir: Path, plan: str, result: FitResult) -> None:
     assert (summary.exit, summary.stop_reason, summary.units.rolled_back) == ("stopped", "good enough", 0)
     applied = summary.units.applied
     assert 16 <= applied < 4000 and -np.asarray(result.state.params["tally"]).sum() == applied
-    assert [event["why"] for event in events_of(workdir, "stop_ordered")] == ["good enough"]
+    assert [(event["why"], event["for_good"]) for event in events_of(workdir, "stop_ordered")] == [
+        ("good enough", True)
+    ]
     assert events_of(workdir, "evaluation")[-1]["units"] == applied, "the last state is measured"
     again = tally_trainer(plan, 4000, workdir=workdir, telemetry=EVALUATED, emulation=SLOW).fit()
     assert (again.summary.exit, again.summary.units) == ("stopped", summary.units)

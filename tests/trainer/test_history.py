@@ -32,7 +32,7 @@ def test_a_run_without_a_workdir_has_the_history_of_one_with(tmp_path: Path) -> 
         assert event.keys() == in_file.keys()
     assert copy.deepcopy(result).history == history
     for shown in (result, history):
-        assert shown._repr_html_().startswith("<code>") and shown._repr_html_().endswith("</svg>\n")
+        assert shown._repr_html_().startswith("<code>") and "</svg>" in shown._repr_html_()
     shutil.rmtree(tmp_path / "run")
     assert kept._repr_html_() == f"<code>{kept!r}</code>", "without its workdir it shows what it has"
 

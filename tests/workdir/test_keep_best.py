@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,7 @@ from hybridsync import CheckpointConfig, EmulationConfig, KeepBest, TelemetryCon
 from hybridsync.core.errors import ConfigError
 from hybridsync.trainer import FitResult
 from hybridsync.training.task import Task
+from tests.doc_pages import blocks
 from tests.tasks import plain_sgd, tally_task
 from tests.trainers import events_of, fit_and_stop
 
@@ -47,8 +47,7 @@ def fit(workdir: Path | None, keep_best: KeepBest, task: Task) -> FitResult:
 
 def restored(best: Path) -> Any:
     """Return the state that the page about checkpoints restores, from the folder `best`."""
-    page = (Path(__file__).parents[2] / "docs" / "read_checkpoint.md").read_text()
-    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0].replace("RUN/checkpoints", str(best))
+    code = blocks("docs/read_checkpoint.md")[0].replace("RUN/checkpoints", str(best))
     names: dict[str, Any] = {"ocp": ocp}
     exec(code, names)  # noqa: S102
     return names["state"]
