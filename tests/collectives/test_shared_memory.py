@@ -220,6 +220,26 @@ def test_a_total_may_be_kept_while_later_ones_are_summed(workers: Workers):
             jax.tree.map(np.testing.assert_array_equal, total, expected)
 
 
+def test_what_is_packed_ahead_is_summed_unless_another_contribution_is_delivered(workers: Workers):
+    communicators = workers.phase(1, (0, 1))
+    spoilt = contribution(9)
+    spoilt["floats"]["grads"][7, 3] = np.nan
+
+    def member(worker: int) -> list[Any]:
+        communicator = communicators[worker]
+        communicator.enter()
+        ahead = contribution(worker)
+        assert communicator.pack(ahead)
+        totals = [communicator.sum(worker, ahead)]
+        assert not communicator.pack(spoilt)
+        return [*totals, communicator.sum(worker, contribution(2 + worker))]
+
+    for step, totals in enumerate(zip(*workers.all(member, (0, 1)), strict=True)):
+        expected = jax.device_get(jax.jit(_total)((contribution(2 * step), contribution(2 * step + 1))))
+        for total in totals:
+            jax.tree.map(np.testing.assert_array_equal, total, expected)
+
+
 def test_every_number_is_in_one_slice():
     for size in (0, 1, 15, 16, 17, 100, 37_001):
         for members in (1, 2, 3, 7):

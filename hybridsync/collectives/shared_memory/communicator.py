@@ -145,6 +145,7 @@ class SharedMemoryCommunicator:
         words, bells = shared.joined.words, shared.joined.doorbells
         self._rounds = Rounds(words, bells, self._own, shared.slots.__getitem__, phase.id, self._members)
         self._num_rounds = 0
+        self._packed: Any = None  # the contribution in the own region, until it is summed
         self.met_at = 0.0
 
     def enter(self) -> None:
@@ -157,14 +158,28 @@ class SharedMemoryCommunicator:
             self._rounds.leave()
             raise
 
+    def pack(self, contribution: Any) -> bool:
+        """Write a contribution into this member's region (see `Communicator.pack`).
+
+        Nobody reads it there any more: each slice of the last sum was there before that returned.
+        """
+        if len(self._members) == 1:
+            return False
+        flat = self._shared.contributions.flat
+        own = self._bring(self._members, self._shared.contributions, flat.split, contribution)
+        self._packed = contribution
+        return flat.layout.is_finite(own)
+
     def sum(self, index: int, contribution: Any) -> Any:
         """Deliver a contribution (see `Communicator.sum`)."""
         if len(self._members) == 1:
             self._rounds.check()
             return contribution
         kind, self._num_rounds = self._shared.contributions, self._num_rounds + 1
-        total = self._total(self._num_rounds, self._members, kind, lambda buffer: kind.flat.split(contribution, buffer))
-        return kind.flat.layout.unpack(total)
+        if contribution is not self._packed:
+            self._bring(self._members, kind, kind.flat.split, contribution)
+        self._packed = None
+        return kind.flat.layout.unpack(self._total(self._num_rounds, self._members, kind))
 
     def gather(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """Tell why contributions are missing (see `Communicator.gather`)."""
@@ -195,7 +210,8 @@ class SharedMemoryCommunicator:
         """Bring a part (see `Communicator.group_mean`)."""
         packing, kind = self._shared.flats[reply.optimizer], self._shared.parts[reply.optimizer]
         members = self._places(reply.members)
-        total = self._total(reply.sequence, members, kind, lambda buffer: packing.split(part, buffer))
+        self._bring(members, kind, packing.split, part)
+        total = self._total(reply.sequence, members, kind)
         floats, highest = kind.flat.parts(total)
         return packing.join(floats / np.float32(len(members)), highest)
 
@@ -203,15 +219,23 @@ class SharedMemoryCommunicator:
         """Make the current call raise; called by the control thread (see `Communicator.break_off`)."""
         self._rounds.break_off(reason)
 
-    def _total(
-        self, number: int, members: tuple[int, ...], kind: SumKind, write: Callable[[np.ndarray], Any]
+    def _bring(
+        self, members: tuple[int, ...], kind: SumKind, write: Callable[[Any, np.ndarray], Any], what: Any
     ) -> np.ndarray:
-        """Return the sum, and of integers the maximum, of what all members write: uint8, in memory of its own."""
-        rounds, peers = self._rounds, self._peers(members)
+        """Write what this member brings to a round into its region, and return that."""
         try:
             kind.area.reserve(self._own)
-            views = kind.views(self._own, members)
-            write(views.own)
+            own = kind.views(self._own, members).own
+            write(what, own)
+        except BaseException:  # so that no peer waits for this member
+            self._rounds.leave()
+            raise
+        return own
+
+    def _total(self, number: int, members: tuple[int, ...], kind: SumKind) -> np.ndarray:
+        """Return the sum, and of integers the maximum, of what all members have brought: uint8, in own memory."""
+        rounds, peers, views = self._rounds, self._peers(members), kind.views(self._own, members)
+        try:
             rounds.reach(number, CONTRIBUTED, peers)
             rounds.await_peers(number, CONTRIBUTED, peers)
             self.met_at = rounds.met_at(peers)
@@ -224,7 +248,7 @@ class SharedMemoryCommunicator:
             for place, reduced in views.slices:
                 total[place] = reduced
             rounds.reach(number, COPIED)
-        except BaseException:  # so that no peer waits for this member
+        except BaseException:
             rounds.leave()
             raise
         return total
