@@ -58,6 +58,8 @@ class Communicator(Protocol):
     def sum(self, index: int, contribution: Any) -> Any:
         """Deliver the contribution of the member at `index`; returns the sum of all, in the members' order.
 
+        This member's next sum may write over it, once a program that has read it has ended.
+
         Raises:
           PhaseRevoked: a member is gone, or the phase was broken off.
           WaitTimeout: a member did not deliver in time.

@@ -227,6 +227,15 @@ class BufferTree:
         self._views = [np.ndarray(spec.shape, spec.dtype, buffer, spec.offset) for spec in layout.leaves]
         self.tree = layout.treedef.unflatten(self._views)
 
+    @functools.cached_property
+    def arguments(self) -> Any:
+        """The tree as programs take it again and again: arrays of JAX that lie in the buffer, else its views.
+
+        For each view JAX would make an array, with each call. These see later writes, too, so that a program must have
+        ended, as its results show, before the buffer is written again.
+        """
+        return self.layout.treedef.unflatten(map(_in_place, self._views))
+
     def pack(self, tree: Any) -> Any:
         """Copy a tree's leaves into the buffer, and return that (see `Layout.pack`).
 
@@ -277,6 +286,14 @@ class BufferTrees:
     def clear(self) -> None:
         """Let go of all buffers."""
         self._kept.clear()
+
+
+def _in_place(view: np.ndarray) -> Any:
+    """Return the array of JAX that lies where a view does; the view, where JAX has its arrays elsewhere."""
+    if view.ctypes.data % ALIGNMENT:
+        return view
+    array = jax.device_put(view)
+    return array if np.asarray(array).ctypes.data == view.ctypes.data else view
 
 
 def _laid_out(tree: Any) -> Layout:

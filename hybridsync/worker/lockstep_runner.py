@@ -83,6 +83,8 @@ class _Calls:
         return self._context.gradient(self._replica.parameters(self._context.worker), request)
 
     def _all_reduce(self, request: AllReduce) -> tuple[Any, float]:
+        if not request.num_units:  # else a gradient on its parameters has shown that the last update has ended
+            self._replica.settle()
         with self._summing:
             total = self._communicator.sum(self._index, request.contribution)
             self._context.recorder.moved(self._num_bytes, self._num_bytes)

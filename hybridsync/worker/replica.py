@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from hybridsync.core.clock import Clock
@@ -141,6 +142,11 @@ class Replica:
             self._stamp()
             phase_id, base, weight = self._phase.id.number, self._sequence - 1, float(len(units))
             self._apply_log.write(Entry(phase_id, self._sequence, units, base, factor, weight, 1.0, slots))
+
+    def settle(self) -> None:
+        """Wait until the last update has ended, and has read its total."""
+        with self._lock:
+            jax.block_until_ready(self._state)
 
     def branch(self, worker: int) -> TrainState:
         """Return a copy of the state for a worker that goes its own way from here."""

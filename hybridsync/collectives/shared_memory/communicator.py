@@ -8,6 +8,7 @@ contribution stays until every slice is there, and a slice stays until all membe
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from hybridsync.collectives.shared_memory.service import Joined
 from hybridsync.collectives.shared_memory.slab import Area
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.training.averaging import AveragedPart
+from hybridsync.training.buffer_layout import BufferTree
 from hybridsync.training.compiled_programs import Programs
 
 ENTER_SECS = 60.0
@@ -68,6 +70,11 @@ class SumKind:
         self.area, self.flat = area, flat
         self.results = ResultBuffers(flat.layout.nbytes)
         self._views: tuple[tuple[int, ...], _Views] | None = None  # of the last round: most have the same members
+
+    @functools.cached_property
+    def total(self) -> BufferTree:
+        """The tree of each sum that lasts until the next one."""
+        return self.flat.layout.over(self.results.lend())
 
     def views(self, own: int, members: tuple[int, ...]) -> _Views:
         """Return the views of the member at the place `own` in a round of `members`; its memory is reserved."""
@@ -179,7 +186,8 @@ class SharedMemoryCommunicator:
         if contribution is not self._packed:
             self._bring(self._members, kind, kind.flat.split, contribution)
         self._packed = None
-        return kind.flat.layout.unpack(self._total(self._num_rounds, self._members, kind))
+        self._fill(kind.total.buffer, self._num_rounds, self._members, kind)
+        return kind.total.arguments
 
     def gather(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """Tell why contributions are missing (see `Communicator.gather`)."""
@@ -211,7 +219,8 @@ class SharedMemoryCommunicator:
         packing, kind = self._shared.flats[reply.optimizer], self._shared.parts[reply.optimizer]
         members = self._places(reply.members)
         self._bring(members, kind, packing.split, part)
-        total = self._total(reply.sequence, members, kind)
+        total = kind.results.lend()
+        self._fill(total, reply.sequence, members, kind)
         floats, highest = kind.flat.parts(total)
         return packing.join(floats / np.float32(len(members)), highest)
 
@@ -232,8 +241,8 @@ class SharedMemoryCommunicator:
             raise
         return own
 
-    def _total(self, number: int, members: tuple[int, ...], kind: SumKind) -> np.ndarray:
-        """Return the sum, and of integers the maximum, of what all members have brought: uint8, in own memory."""
+    def _fill(self, total: np.ndarray, number: int, members: tuple[int, ...], kind: SumKind) -> None:
+        """Write the sum, and of integers the maximum, of what all members have brought into a buffer of this one."""
         rounds, peers, views = self._rounds, self._peers(members), kind.views(self._own, members)
         try:
             rounds.reach(number, CONTRIBUTED, peers)
@@ -244,14 +253,12 @@ class SharedMemoryCommunicator:
                 reduce_slice(combine, sources, out)
             rounds.reach(number, REDUCED, peers)
             rounds.await_peers(number, REDUCED, peers)
-            total = kind.results.lend()  # the slices cover all of it
-            for place, reduced in views.slices:
+            for place, reduced in views.slices:  # which cover all of it
                 total[place] = reduced
             rounds.reach(number, COPIED)
         except BaseException:
             rounds.leave()
             raise
-        return total
 
     def _places(self, workers: Sequence[int]) -> tuple[int, ...]:
         return tuple(self._shared.slots.index(worker) for worker in workers)
