@@ -73,7 +73,7 @@ class WorkerContext:
         batch = self.programs.batch(unit) if prefetch is None else prefetch.take(unit, request.ahead)
         started = recorder.clock.monotonic()  # a device can compute once its data are there
         contribution = self.programs.gradient(parameters, unit, wire, self.worker, batch)
-        jax.block_until_ready(contribution)
+        jax.block_until_ready(contribution["floats"]["loss"])  # all results of a program are there together
         if self.tracer is not None:
             self.tracer.end()
         if recorder.unit_peak_secs is None:
