@@ -109,6 +109,10 @@ class Layout:
         """Each leaf's type by its path, as `float32[2,3]`."""
         return {leaf.path: str(leaf) for leaf in self.leaves}
 
+    @functools.cached_property
+    def _kinds(self) -> list[tuple[np.dtype[Any], tuple[int, ...]]]:
+        return [(leaf.dtype, leaf.shape) for leaf in self.leaves]
+
     def arrays_of(self, tree: Any) -> list[np.ndarray]:
         """Return a tree's leaves as arrays of the host that fit into this layout, as `BufferTree.copy` takes them.
 
@@ -120,6 +124,8 @@ class Layout:
             difference = first_difference(Layout.of(tree).types, self.types)
             raise SchemaMismatch(f"cannot pack: {difference or f'{treedef} is not {self.treedef}'}")
         arrays = host_arrays(leaves)
+        if [(array.dtype, array.shape) for array in arrays] == self._kinds:  # hot path: all of them in one comparison
+            return arrays
         for spec, array in zip(self.leaves, arrays, strict=True):
             dtype = array.dtype
             fits = dtype is spec.dtype or dtype == spec.dtype or _rounds(dtype, spec.dtype)
