@@ -128,16 +128,14 @@ class Replica:
                 return
             assert self._state is not None and self._phase is not None and step == self._step
             self._step += 1
-            for unit in dropped:
-                self._dropped.add(unit)
+            self._dropped.add_all(dropped)
             if not units:
                 return
             total = self._programs.placement.at_replica(total)
             self._state = self._programs.update(self._state, total, units=len(units), factor=factor, blend=1.0)
             self._split()
             self._sequence += 1
-            for unit in units:
-                self._applied.add(unit)
+            self._applied.add_all(units)
             self._fingerprint = ""
             self._stamp()
             phase_id, base, weight = self._phase.id.number, self._sequence - 1, float(len(units))

@@ -45,11 +45,13 @@ class _Views(NamedTuple):
     """Holds what a member reads and writes in each round of the same members: views, made once.
 
     Attributes:
+      peers: places of the other members.
       own: region of its contribution.
       reductions: for floats and integers how they combine, its slice of all contributions, and where it leaves theirs.
       slices: every member's slice of the sum, and its bytes in the whole.
     """
 
+    peers: tuple[int, ...]
     own: np.ndarray
     reductions: list[tuple[np.ufunc, list[np.ndarray], np.ndarray]]
     slices: list[tuple[slice, np.ndarray]]
@@ -85,7 +87,8 @@ class SumKind:
     def _look(self, own: int, members: tuple[int, ...]) -> _Views:
         area, parts, count = self.area, self.flat.parts, len(members)
         contributions = [parts(area.contribution(place)) for place in members]
-        found = _Views(area.contribution(own), [], [])
+        peers = tuple(place for place in members if place != own)
+        found = _Views(peers, area.contribution(own), [], [])
         for part, combine in enumerate((np.add, np.maximum)):
             start = part * self.flat.float_bytes
             for index, place in enumerate(members):
@@ -243,7 +246,8 @@ class SharedMemoryCommunicator:
 
     def _fill(self, total: np.ndarray, number: int, members: tuple[int, ...], kind: SumKind) -> None:
         """Write the sum, and of integers the maximum, of what all members have brought into a buffer of this one."""
-        rounds, peers, views = self._rounds, self._peers(members), kind.views(self._own, members)
+        rounds, views = self._rounds, kind.views(self._own, members)
+        peers = views.peers
         try:
             rounds.reach(number, CONTRIBUTED, peers)
             rounds.await_peers(number, CONTRIBUTED, peers)
