@@ -45,8 +45,20 @@ class Communicator(Protocol):
         """
         ...
 
+    def pack(self, contribution: Any) -> bool:
+        """Write the contribution that `sum` will deliver next where that reads it, if there is such a place.
+
+        Returns whether it was found finite at a glance on the way; False proves nothing.
+
+        Raises:
+          HybridSyncError: the host has too little memory.
+        """
+        ...
+
     def sum(self, index: int, contribution: Any) -> Any:
         """Deliver the contribution of the member at `index`; returns the sum of all, in the members' order.
+
+        This member's next sum may write over it, once a program that has read it has ended.
 
         Raises:
           PhaseRevoked: a member is gone, or the phase was broken off.

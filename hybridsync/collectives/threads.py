@@ -119,6 +119,10 @@ class ThreadCommunicator:
     def enter(self) -> None:
         """Do nothing: threads of one process need no introduction."""
 
+    def pack(self, contribution: Any) -> bool:
+        """Do nothing: threads sum what lies where the programs have left it."""
+        return False
+
     def sum(self, index: int, contribution: Any) -> Any:
         """Deliver a contribution (see `Communicator.sum`)."""
         if self._is_alone:

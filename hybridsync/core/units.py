@@ -53,6 +53,21 @@ class UnitSet:
         """
         self.add_range(unit, unit + 1)
 
+    def add_all(self, units: Sequence[int]) -> None:
+        """Add units; those of a step mostly follow one another, and are added as one range.
+
+        >>> done = UnitSet()
+        >>> done.add_all((4, 5, 6)); done.add_all((9, 8)); done.add_all(()); done.ranges()
+        ((4, 7), (8, 10))
+
+        Raises:
+          ValueError: a unit is negative.
+        """
+        if units and [*units] == [*range(units[0], units[0] + len(units))]:
+            self.add_range(units[0], units[0] + len(units))
+        else:
+            self.update((unit, unit + 1) for unit in units)
+
     def add_range(self, start: int, stop: int) -> None:
         """Add the units `start <= u < stop`.
 

@@ -89,6 +89,10 @@ class Placement(Protocol):
         """Return a unit's examples at a worker's seat, divided over the axes for examples."""
         ...
 
+    def constant(self, kind: type[np.number], value: float) -> Any:
+        """Return a number that programs take again and again."""
+        ...
+
 
 class SharedDevice:
     """All workers share JAX's default device: nothing is moved, and programs take arrays of the host as they are.
@@ -136,6 +140,15 @@ class SharedDevice:
 
     def batch(self, batch: Mapping[str, np.ndarray], worker: int) -> Any:
         return batch
+
+    def constant(self, kind: type[np.number], value: float) -> Any:
+        return _array_of(kind, value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _array_of(kind: type[np.number], value: float) -> jax.Array:
+    """Return a number as an array: to make one of NumPy's takes JAX longer than many an update takes a leaf."""
+    return jax.device_put(kind(value))
 
 
 SHARED_DEVICE = SharedDevice()
@@ -231,6 +244,9 @@ class DevicePlacement:
             return self._sharding(seat, PartitionSpec(self._batch_axes) if divides else PartitionSpec())
 
         return jax.device_put(dict(batch), {name: sharding(examples) for name, examples in batch.items()})
+
+    def constant(self, kind: type[np.number], value: float) -> Any:
+        return kind(value)  # an array of one device would be copied to the others with each call
 
     def side_by_side(self, tree: Any) -> list[NamedSharding]:
         """Return how leaves lie that all seats have brought, side by side along the first dimension."""

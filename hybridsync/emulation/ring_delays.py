@@ -103,6 +103,10 @@ class DelayedCommunicator:
         """Meet the others (see `Communicator.enter`); that is not emulated."""
         self._communicator.enter()
 
+    def pack(self, contribution: Any) -> bool:
+        """Write a contribution where the sum reads it (see `Communicator.pack`)."""
+        return self._communicator.pack(contribution)
+
     def sum(self, index: int, contribution: Any) -> Any:
         """Deliver a contribution (see `Communicator.sum`); the total is here when the emulated ring has ended."""
         total = self._communicator.sum(index, contribution)

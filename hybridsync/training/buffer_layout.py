@@ -109,6 +109,10 @@ class Layout:
         """Each leaf's type by its path, as `float32[2,3]`."""
         return {leaf.path: str(leaf) for leaf in self.leaves}
 
+    @functools.cached_property
+    def _kinds(self) -> list[tuple[np.dtype[Any], tuple[int, ...]]]:
+        return [(leaf.dtype, leaf.shape) for leaf in self.leaves]
+
     def arrays_of(self, tree: Any) -> list[np.ndarray]:
         """Return a tree's leaves as arrays of the host that fit into this layout, as `BufferTree.copy` takes them.
 
@@ -120,6 +124,8 @@ class Layout:
             difference = first_difference(Layout.of(tree).types, self.types)
             raise SchemaMismatch(f"cannot pack: {difference or f'{treedef} is not {self.treedef}'}")
         arrays = host_arrays(leaves)
+        if [(array.dtype, array.shape) for array in arrays] == self._kinds:  # hot path: all of them in one comparison
+            return arrays
         for spec, array in zip(self.leaves, arrays, strict=True):
             dtype = array.dtype
             fits = dtype is spec.dtype or dtype == spec.dtype or _rounds(dtype, spec.dtype)
@@ -227,6 +233,15 @@ class BufferTree:
         self._views = [np.ndarray(spec.shape, spec.dtype, buffer, spec.offset) for spec in layout.leaves]
         self.tree = layout.treedef.unflatten(self._views)
 
+    @functools.cached_property
+    def arguments(self) -> Any:
+        """The tree as programs take it again and again: arrays of JAX that lie in the buffer, else its views.
+
+        For each view JAX would make an array, with each call. These see later writes, too, so that a program must have
+        ended, as its results show, before the buffer is written again.
+        """
+        return self.layout.treedef.unflatten(map(_in_place, self._views))
+
     def pack(self, tree: Any) -> Any:
         """Copy a tree's leaves into the buffer, and return that (see `Layout.pack`).
 
@@ -277,6 +292,14 @@ class BufferTrees:
     def clear(self) -> None:
         """Let go of all buffers."""
         self._kept.clear()
+
+
+def _in_place(view: np.ndarray) -> Any:
+    """Return the array of JAX that lies where a view does; the view, where JAX has its arrays elsewhere."""
+    if view.ctypes.data % ALIGNMENT:
+        return view
+    array = jax.device_put(view)
+    return array if np.asarray(array).ctypes.data == view.ctypes.data else view
 
 
 def _laid_out(tree: Any) -> Layout:

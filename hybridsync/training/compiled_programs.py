@@ -342,16 +342,18 @@ class Programs:
           blend: share of the new float model statistics: 1 under lock-step, 1/n from one of n asynchronous workers.
           change: use of the mean of `total`.
         """
+        constant = self.placement.constant
+        number, rate, share = constant(np.int32, units), constant(np.float32, factor), constant(np.float32, blend)
         if change != "optimizer":
-            return self._without_optimizer(state, total, np.int32(units), np.float32(factor), np.float32(blend), change)
+            return self._without_optimizer(state, total, number, rate, share, change)
         parameters, opt_state, counters = self._update(
             Parameters(state.params, state.model_state),
             state.opt_state,
             state.counters,
             total,
-            np.int32(units),
-            np.float32(factor),
-            np.float32(blend),
+            number,
+            rate,
+            share,
         )
         return TrainState(parameters.params, opt_state, parameters.model_state, state.protocol_state, counters)
 

@@ -51,7 +51,7 @@ class LockstepEngine:
     def __init__(self, member: PhaseMember, numerics: LockstepNumerics, *, ahead: bool) -> None:
         self._member, self._numerics, self._shares = member, numerics, member.phase.assignment
         self._index = member.phase.members.index(member.worker)
-        self._places = self._shares.places(self._index)
+        self._places, self._num_places = self._shares.places(self._index), self._shares.num_places
         self.leases = LeaseQueue(member, ahead=ahead)
         self._step = 0
         self._started = 0.0
@@ -77,7 +77,8 @@ class LockstepEngine:
         yield from run_program(self._member.program(), effects)
 
     def _lease(self, effect: Lease) -> IO:
-        self._units = units = yield from self.leases.next(self._shares.num_places)
+        count = self._num_places
+        self._units = units = self.leases.next_calmly(count) or (yield from self.leases.next(count))
         self._started = self._member.now()
         return tuple(units[place] for place in self._places if place < len(units)) if units else None
 

@@ -36,11 +36,11 @@ def lockstep_runner(
       communicator_of: the phase -> its communicator.
       ahead: runs lease renewals in the background of the training; None asks when there is nothing left.
     """
-    numerics = ProgramNumerics(context.programs)
 
     def begin(member: PhaseMember, runner: PhaseRunner) -> PhaseWork:
-        engine = LockstepEngine(member, numerics, ahead=ahead is not None)
         calls = _Calls(context, member.phase, replica, runner)
+        numerics = ProgramNumerics(context.programs, calls.pack)
+        engine = LockstepEngine(member, numerics, ahead=ahead is not None)
         return PhaseWork(engine, calls.carriers, {LeaseUnits: ahead} if ahead is not None else {})
 
     return PhaseRunner(context, replica, communicator_of, begin)
@@ -70,6 +70,10 @@ class _Calls:
             UpdateReplica: self._update,
         }
 
+    def pack(self, contribution: Any) -> bool:
+        """Write a contribution where it is summed; returns whether it was found finite (see `Communicator.pack`)."""
+        return self._communicator.pack(contribution)
+
     def _enter(self, request: EnterReplica) -> None:
         self._communicator = self._runner.enter(request.phase)
         with self._watchdog.work(f"the mesh of phase {request.phase.id}", COMPILE_SECS):
@@ -79,6 +83,8 @@ class _Calls:
         return self._context.gradient(self._replica.parameters(self._context.worker), request)
 
     def _all_reduce(self, request: AllReduce) -> tuple[Any, float]:
+        if not request.num_units:  # else a gradient on its parameters has shown that the last update has ended
+            self._replica.settle()
         with self._summing:
             total = self._communicator.sum(self._index, request.contribution)
             self._context.recorder.moved(self._num_bytes, self._num_bytes)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from hybridsync.core.clock import Clock
@@ -127,20 +128,23 @@ class Replica:
                 return
             assert self._state is not None and self._phase is not None and step == self._step
             self._step += 1
-            for unit in dropped:
-                self._dropped.add(unit)
+            self._dropped.add_all(dropped)
             if not units:
                 return
             total = self._programs.placement.at_replica(total)
             self._state = self._programs.update(self._state, total, units=len(units), factor=factor, blend=1.0)
             self._split()
             self._sequence += 1
-            for unit in units:
-                self._applied.add(unit)
+            self._applied.add_all(units)
             self._fingerprint = ""
             self._stamp()
             phase_id, base, weight = self._phase.id.number, self._sequence - 1, float(len(units))
             self._apply_log.write(Entry(phase_id, self._sequence, units, base, factor, weight, 1.0, slots))
+
+    def settle(self) -> None:
+        """Wait until the last update has ended, and has read its total."""
+        with self._lock:
+            jax.block_until_ready(self._state)
 
     def branch(self, worker: int) -> TrainState:
         """Return a copy of the state for a worker that goes its own way from here."""

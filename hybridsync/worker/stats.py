@@ -290,8 +290,7 @@ class WorkerRecorder:
     def record_outcome(self, applied: tuple[int, ...], dropped: tuple[tuple[int, str], ...]) -> None:
         """Note what became of a lock-step step's units; one member does so for all."""
         with self._lock:
-            for unit in applied:
-                self._applied.add(unit)
+            self._applied.add_all(applied)
             self._dropped += dropped
 
     def compiled(self, secs: float) -> None:

@@ -206,16 +206,37 @@ def test_a_member_alone_meets_nobody_and_is_revoked_like_any_other(workers: Work
             call()
 
 
-def test_a_total_may_be_kept_while_later_ones_are_summed(workers: Workers):
+def test_a_total_lies_where_the_last_one_lay_and_programs_read_it_there(workers: Workers):
     communicators = workers.phase(1, workers.slots)
 
     def member(worker: int) -> list[Any]:
         communicators[worker].enter()
         index = workers.slots.index(worker)
-        return [communicators[worker].sum(index, contribution(10 * step + index)) for step in range(4)]
+        totals = [communicators[worker].sum(index, contribution(10 * step + index)) for step in range(4)]
+        assert all(total is totals[0] for total in totals)
+        return [jax.tree.map(np.array, jax.jit(lambda total: total)(totals[0]))]
 
-    for step, totals in enumerate(zip(*workers.all(member), strict=True)):
-        expected = jax.device_get(jax.jit(_total)(tuple(contribution(10 * step + index) for index in range(4))))
+    expected = jax.device_get(jax.jit(_total)(tuple(contribution(30 + index) for index in range(4))))
+    for (total,) in workers.all(member):
+        jax.tree.map(np.testing.assert_array_equal, total, expected)
+
+
+def test_what_is_packed_ahead_is_summed_unless_another_contribution_is_delivered(workers: Workers):
+    communicators = workers.phase(1, (0, 1))
+    spoilt = contribution(9)
+    spoilt["floats"]["grads"][7, 3] = np.nan
+
+    def member(worker: int) -> list[Any]:
+        communicator = communicators[worker]
+        communicator.enter()
+        ahead = contribution(worker)
+        assert communicator.pack(ahead)
+        first = jax.tree.map(np.array, communicator.sum(worker, ahead))
+        assert not communicator.pack(spoilt)
+        return [first, communicator.sum(worker, contribution(2 + worker))]
+
+    for step, totals in enumerate(zip(*workers.all(member, (0, 1)), strict=True)):
+        expected = jax.device_get(jax.jit(_total)((contribution(2 * step), contribution(2 * step + 1))))
         for total in totals:
             jax.tree.map(np.testing.assert_array_equal, total, expected)
 

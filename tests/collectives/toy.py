@@ -73,6 +73,9 @@ class ToyCommunicator:
     def enter(self) -> None:
         self._calls.count("enter")
 
+    def pack(self, contribution: Any) -> bool:
+        return False
+
     def sum(self, index: int, contribution: Any) -> Any:
         total = self._sum_up(self._exchange("sum", index, contribution))
         self.met_at = SYSTEM_CLOCK.monotonic()

@@ -27,6 +27,9 @@ class Members:
     def enter(self) -> None:
         self.calls.append("enter")
 
+    def pack(self, contribution: Any) -> bool:
+        return self._met("pack", True)
+
     def sum(self, index: int, contribution: Any) -> Any:
         return self._met("sum", contribution)
 

@@ -57,6 +57,7 @@ class MeshCommunicator:
         self._mesh: MeshSum  # of all members, once it is entered
         self._current: MeshSum | None = None
         self._broken = ""
+        self._packed: Any = None  # the contribution in the buffer, until it is summed
         self._met: set[tuple[int, ...]] = set()
         self._compiled: OrderedDict[tuple[int, ...], MeshSum] = OrderedDict()
         self.met_at = 0.0
@@ -67,10 +68,19 @@ class MeshCommunicator:
             self._mesh = self._use(self._phase.members)
             self._mesh.warm(self._flat.num_floats, self._flat.num_ints)
 
+    def pack(self, contribution: Any) -> bool:
+        """Write a contribution into the buffer that is summed (see `Communicator.pack`)."""
+        self._flat.split(contribution)
+        self._packed = contribution
+        return self._flat.layout.is_finite(self._flat.buffer)
+
     def sum(self, index: int, contribution: Any) -> Any:
         """Deliver a contribution (see `Communicator.sum`)."""
+        if contribution is not self._packed:
+            self._flat.split(contribution)
+        self._packed = None
         with _revoking():
-            floats, ints = self._mesh(*self._flat.split(contribution))
+            floats, ints = self._mesh(*self._flat.parts(self._flat.buffer))
         self.met_at = SYSTEM_CLOCK.monotonic()
         return self._flat.join(floats, ints)
 

@@ -8,6 +8,7 @@ contribution stays until every slice is there, and a slice stays until all membe
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from hybridsync.collectives.shared_memory.service import Joined
 from hybridsync.collectives.shared_memory.slab import Area
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.training.averaging import AveragedPart
+from hybridsync.training.buffer_layout import BufferTree
 from hybridsync.training.compiled_programs import Programs
 
 ENTER_SECS = 60.0
@@ -43,11 +45,13 @@ class _Views(NamedTuple):
     """Holds what a member reads and writes in each round of the same members: views, made once.
 
     Attributes:
+      peers: places of the other members.
       own: region of its contribution.
       reductions: for floats and integers how they combine, its slice of all contributions, and where it leaves theirs.
       slices: every member's slice of the sum, and its bytes in the whole.
     """
 
+    peers: tuple[int, ...]
     own: np.ndarray
     reductions: list[tuple[np.ufunc, list[np.ndarray], np.ndarray]]
     slices: list[tuple[slice, np.ndarray]]
@@ -69,6 +73,11 @@ class SumKind:
         self.results = ResultBuffers(flat.layout.nbytes)
         self._views: tuple[tuple[int, ...], _Views] | None = None  # of the last round: most have the same members
 
+    @functools.cached_property
+    def total(self) -> BufferTree:
+        """The tree of each sum that lasts until the next one."""
+        return self.flat.layout.over(self.results.lend())
+
     def views(self, own: int, members: tuple[int, ...]) -> _Views:
         """Return the views of the member at the place `own` in a round of `members`; its memory is reserved."""
         if self._views is None or self._views[0] != members:
@@ -78,7 +87,8 @@ class SumKind:
     def _look(self, own: int, members: tuple[int, ...]) -> _Views:
         area, parts, count = self.area, self.flat.parts, len(members)
         contributions = [parts(area.contribution(place)) for place in members]
-        found = _Views(area.contribution(own), [], [])
+        peers = tuple(place for place in members if place != own)
+        found = _Views(peers, area.contribution(own), [], [])
         for part, combine in enumerate((np.add, np.maximum)):
             start = part * self.flat.float_bytes
             for index, place in enumerate(members):
@@ -145,6 +155,7 @@ class SharedMemoryCommunicator:
         words, bells = shared.joined.words, shared.joined.doorbells
         self._rounds = Rounds(words, bells, self._own, shared.slots.__getitem__, phase.id, self._members)
         self._num_rounds = 0
+        self._packed: Any = None  # the contribution in the own region, until it is summed
         self.met_at = 0.0
 
     def enter(self) -> None:
@@ -157,14 +168,29 @@ class SharedMemoryCommunicator:
             self._rounds.leave()
             raise
 
+    def pack(self, contribution: Any) -> bool:
+        """Write a contribution into this member's region (see `Communicator.pack`).
+
+        Nobody reads it there any more: each slice of the last sum was there before that returned.
+        """
+        if len(self._members) == 1:
+            return False
+        flat = self._shared.contributions.flat
+        own = self._bring(self._members, self._shared.contributions, flat.split, contribution)
+        self._packed = contribution
+        return flat.layout.is_finite(own)
+
     def sum(self, index: int, contribution: Any) -> Any:
         """Deliver a contribution (see `Communicator.sum`)."""
         if len(self._members) == 1:
             self._rounds.check()
             return contribution
         kind, self._num_rounds = self._shared.contributions, self._num_rounds + 1
-        total = self._total(self._num_rounds, self._members, kind, lambda buffer: kind.flat.split(contribution, buffer))
-        return kind.flat.layout.unpack(total)
+        if contribution is not self._packed:
+            self._bring(self._members, kind, kind.flat.split, contribution)
+        self._packed = None
+        self._fill(kind.total.buffer, self._num_rounds, self._members, kind)
+        return kind.total.arguments
 
     def gather(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """Tell why contributions are missing (see `Communicator.gather`)."""
@@ -195,7 +221,9 @@ class SharedMemoryCommunicator:
         """Bring a part (see `Communicator.group_mean`)."""
         packing, kind = self._shared.flats[reply.optimizer], self._shared.parts[reply.optimizer]
         members = self._places(reply.members)
-        total = self._total(reply.sequence, members, kind, lambda buffer: packing.split(part, buffer))
+        self._bring(members, kind, packing.split, part)
+        total = kind.results.lend()
+        self._fill(total, reply.sequence, members, kind)
         floats, highest = kind.flat.parts(total)
         return packing.join(floats / np.float32(len(members)), highest)
 
@@ -203,15 +231,24 @@ class SharedMemoryCommunicator:
         """Make the current call raise; called by the control thread (see `Communicator.break_off`)."""
         self._rounds.break_off(reason)
 
-    def _total(
-        self, number: int, members: tuple[int, ...], kind: SumKind, write: Callable[[np.ndarray], Any]
+    def _bring(
+        self, members: tuple[int, ...], kind: SumKind, write: Callable[[Any, np.ndarray], Any], what: Any
     ) -> np.ndarray:
-        """Return the sum, and of integers the maximum, of what all members write: uint8, in memory of its own."""
-        rounds, peers = self._rounds, self._peers(members)
+        """Write what this member brings to a round into its region, and return that."""
         try:
             kind.area.reserve(self._own)
-            views = kind.views(self._own, members)
-            write(views.own)
+            own = kind.views(self._own, members).own
+            write(what, own)
+        except BaseException:  # so that no peer waits for this member
+            self._rounds.leave()
+            raise
+        return own
+
+    def _fill(self, total: np.ndarray, number: int, members: tuple[int, ...], kind: SumKind) -> None:
+        """Write the sum, and of integers the maximum, of what all members have brought into a buffer of this one."""
+        rounds, views = self._rounds, kind.views(self._own, members)
+        peers = views.peers
+        try:
             rounds.reach(number, CONTRIBUTED, peers)
             rounds.await_peers(number, CONTRIBUTED, peers)
             self.met_at = rounds.met_at(peers)
@@ -220,14 +257,12 @@ class SharedMemoryCommunicator:
                 reduce_slice(combine, sources, out)
             rounds.reach(number, REDUCED, peers)
             rounds.await_peers(number, REDUCED, peers)
-            total = kind.results.lend()  # the slices cover all of it
-            for place, reduced in views.slices:
+            for place, reduced in views.slices:  # which cover all of it
                 total[place] = reduced
             rounds.reach(number, COPIED)
-        except BaseException:  # so that no peer waits for this member
+        except BaseException:
             rounds.leave()
             raise
-        return total
 
     def _places(self, workers: Sequence[int]) -> tuple[int, ...]:
         return tuple(self._shared.slots.index(worker) for worker in workers)

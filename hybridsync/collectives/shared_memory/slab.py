@@ -16,6 +16,7 @@ import numpy as np
 from hybridsync.core.errors import HybridSyncError
 
 _ROW_BYTES = 64  # a cache line each, so that writers do not slow each other
+_ROW = _ROW_BYTES // 8
 _SESSION, _PROGRESS, _ARRIVAL = 0, 1, 2
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux, which `mmap` does not name
 
@@ -43,35 +44,36 @@ class Words:
     """
 
     def __init__(self, file: int, num_places: int) -> None:
-        rows = np.frombuffer(mmap.mmap(file, _header_bytes(num_places)), np.int64)
-        self._rows = rows[: num_places * _ROW_BYTES // 8].reshape(num_places, -1)
+        # Views of memory take a fifth of the time that arrays take for one number; each is written by one move.
+        memory = memoryview(mmap.mmap(file, _header_bytes(num_places)))[: num_places * _ROW_BYTES]
+        self._numbers, self._secs = memory.cast("q"), memory.cast("d")
 
     def session(self, place: int) -> int:
         """Return which process has the place, counted from 1; 0 before the first, negative once it has ended.
 
         The service writes it.
         """
-        return int(self._rows[place, _SESSION])
+        return self._numbers[_ROW * place + _SESSION]
 
     def set_session(self, place: int, session: int) -> None:
         """Say who has the place."""
-        self._rows[place, _SESSION] = session
+        self._numbers[_ROW * place + _SESSION] = session
 
     def progress(self, place: int) -> int:
         """Return how far a worker has come (see `rounds`)."""
-        return int(self._rows[place, _PROGRESS])
+        return self._numbers[_ROW * place + _PROGRESS]
 
     def set_progress(self, place: int, progress: int) -> None:
         """Say how far this worker has come."""
-        self._rows[place, _PROGRESS] = progress
+        self._numbers[_ROW * place + _PROGRESS] = progress
 
     def arrival(self, place: int) -> float:
         """Return when a worker came to its newest round, monotonic seconds (see `rounds`)."""
-        return float(self._rows[place, _ARRIVAL].view(np.float64))
+        return self._secs[_ROW * place + _ARRIVAL]
 
     def set_arrival(self, place: int, secs: float) -> None:
         """Say when this worker came to the round that it is about to enter."""
-        self._rows[place, _ARRIVAL] = np.float64(secs).view(np.int64)
+        self._secs[_ROW * place + _ARRIVAL] = secs
 
 
 class Area:
