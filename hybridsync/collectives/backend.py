@@ -133,6 +133,10 @@ class Collectives(Protocol):
         """Return the communicator of a phase; a process asks once a phase."""
         ...
 
+    def rest(self) -> None:
+        """Let go of memory that sums alone need: the phase that begins has none."""
+        ...
+
 
 class Service(Protocol):
     """Lets the workers of a run find each other."""

@@ -50,6 +50,9 @@ class JointCollectives:
     def prepare(self, *, sums: bool, groups: bool) -> None:
         """Do nothing: the first sum compiles the program."""
 
+    def rest(self) -> None:
+        """Do nothing: a sum keeps no memory."""
+
     def communicator(self, phase: CommunicatorPhase) -> ThreadCommunicator:
         """Return a fresh communicator of the phase's members."""
         return ThreadCommunicator(

@@ -52,6 +52,11 @@ class FlatContributions:
         """Return the float32 and int32 parts of a buffer, uint8[layout.nbytes], as views."""
         return buffer[: self.float_bytes].view(np.float32), buffer[self.float_bytes :].view(np.int32)
 
+    def rest(self) -> None:
+        """Let go of the buffers; the next contribution is packed into new ones."""
+        self._trees.clear()
+        self.__dict__.pop("buffer", None)
+
     def join(self, floats: np.ndarray, ints: np.ndarray) -> Any:
         """Return the tree of a total's two parts."""
         if not ints.size:

@@ -182,6 +182,9 @@ class ThreadCollectives:
     def prepare(self, *, sums: bool, groups: bool) -> None:
         """Do nothing: threads sum with the run's own programs."""
 
+    def rest(self) -> None:
+        """Do nothing: a sum keeps no memory."""
+
     def communicator(self, phase: CommunicatorPhase) -> ThreadCommunicator:
         """Return a fresh communicator of the phase's members."""
         sum_up = functools.partial(self._sum, phase.members)

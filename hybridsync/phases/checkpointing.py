@@ -21,7 +21,7 @@ from hybridsync.interfaces.commands import Evaluation
 from hybridsync.interfaces.messages import EvaluationRequest, Snapshot
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.evaluation import Evaluator
-from hybridsync.training.snapshot import ReaderAt, fetch
+from hybridsync.training.snapshot import CommittedState, ReaderAt, fetch
 from hybridsync.training.state import TrainState
 
 COMMIT_DEADLINE_SECS = 600.0
@@ -131,7 +131,7 @@ class Committer:
       reader_at: returns a reader of the role at an address that holds a snapshot.
       evaluator: evaluates a state.
       clock: clock for `Commit.secs`.
-      keep: called with each state that is durable.
+      committed: has the memory of states, and keeps each that is durable.
       watchdog: watchdog of the process.
       elsewhere: has a worker measure a snapshot that the role at an address keeps; None where this process does it.
     """
@@ -143,14 +143,14 @@ class Committer:
         reader_at: ReaderAt,
         evaluator: Evaluator,
         clock: Clock,
-        keep: Callable[[Snapshot, TrainState], None],
+        committed: CommittedState,
         watchdog: Watching = UNWATCHED,
         elsewhere: Callable[[EvaluationRequest], Evaluation] | None = None,
     ) -> None:
         self._elsewhere = elsewhere
         self._watchdog, self._commit_secs = watchdog, COMMIT_DEADLINE_SECS + 2 * transfer_secs(layout.nbytes)
         self._store, self._layout, self._reader_at = store, layout, reader_at
-        self._evaluator, self._clock, self._keep = evaluator, clock, keep
+        self._evaluator, self._clock, self._committed = evaluator, clock, committed
         self._queue, self._evaluating = _Queue("commit"), _Queue("evaluate")
         self._commits: dict[Future[Commit], tuple[int, float]] = {}
         self.state: TrainState | None = None
@@ -186,13 +186,14 @@ class Committer:
         def commit() -> Commit:
             with self._watchdog.work(f"the commit of {units} units", self._commit_secs):
                 after.wait(YIELD_SECS)
-                state = fetch(source, snapshot.snapshot_id, snapshot.held.fingerprint, self._layout, self._reader_at)
+                buffer, digest = self._committed.buffer(), snapshot.held.fingerprint
+                state = fetch(source, snapshot.snapshot_id, digest, self._layout, self._reader_at, buffer)
                 self.state = state
                 fetched.set_result(state)
                 num_bytes = 0
                 if self._store is not None:
                     num_bytes = self._store.save(state, units=units, ledger=ledger, run=run).bytes
-                self._keep(snapshot, state)
+                self._committed.store(snapshot, buffer)
             return Commit(units, num_bytes, self._clock.monotonic() - started)
 
         def measure() -> Any:

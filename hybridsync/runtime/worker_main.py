@@ -139,6 +139,7 @@ def run_worker(
             os._exit(EXIT_FAILED)
 
     def link_of(phase: Phase) -> ServerLink:
+        collectives.rest()
         return transport.link(phase.servers, partition(programs, run.config.servers, phase.protocol.wire_dtype))
 
     tracer = unit_tracer(run, f"worker-{spec.role_id}")

@@ -10,7 +10,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from hybridsync.core.units import Range
 from hybridsync.interfaces.messages import Snapshot, StateVersion
 from hybridsync.interfaces.ports import ReaderPort
 from hybridsync.training.buffer_layout import Layout, fingerprint
+from hybridsync.training.lent_buffers import LentBuffers, own_memory
 from hybridsync.training.state import TrainState
 
 ReaderAt = Callable[[str], ReaderPort]
@@ -162,8 +163,7 @@ class SnapshotBuffer:
         """Lend the captured buffer, read-only (see `SnapshotLender.lend`)."""
         with self._condition:
             if self._snapshot is None or self._buffer is None or self._snapshot.snapshot_id != snapshot_id:
-                kept = self._snapshot.snapshot_id if self._snapshot else "none"
-                raise StalePhase(f"snapshot {snapshot_id} is no longer kept here (kept: {kept}); ask the chief again")
+                raise _not_kept(snapshot_id, self._snapshot)
             self._readers += 1
             view = self._buffer.view()
             view.flags.writeable = False
@@ -178,25 +178,50 @@ class SnapshotBuffer:
 class CommittedState:
     """The chief as a holder: it keeps the last committed state, for when nobody holds a newer one.
 
-    The state itself is the commit's own copy; it is packed when a reader needs it. The lock guards which one is kept.
+    A state lies in memory that others read in place, which is used again once nobody sees the state. What was published
+    stays readable until a state of a later phase is kept: by then all are in the phase that began with it. The lock
+    guards what is kept and what is published.
 
     Args:
-      snapshot_buffer: buffer that others read.
-      snapshot: snapshot of the state that the run starts from.
-      state: the state that the run starts from.
+      layout: layout of the state.
+      snapshot: snapshot of the state that the run starts from; it is published.
+      state: the state that the run starts from, which is copied.
+      allocate: makes the memory of a state (see `Transport.allocate`); None for memory of this process.
     """
 
-    def __init__(self, snapshot_buffer: SnapshotBuffer, snapshot: Snapshot, state: TrainState) -> None:
-        self._snapshot_buffer = snapshot_buffer
-        self._lock = threading.Lock()
-        self._kept = snapshot, state
+    def __init__(
+        self,
+        layout: Layout,
+        snapshot: Snapshot,
+        state: TrainState,
+        allocate: Callable[[int], np.ndarray] | None = None,
+    ) -> None:
+        self._layout, self._lock = layout, threading.Lock()
+        self._buffers = LentBuffers(layout.nbytes, allocate or own_memory)
+        buffer = self.buffer()
+        layout.pack(state, out=buffer)
+        self._kept = snapshot, buffer
+        self._published: tuple[Snapshot, np.ndarray] | None = self._kept
+        self._next_id = snapshot.snapshot_id + 1
 
-    def store(self, snapshot: Snapshot, state: TrainState) -> None:
-        """Keep a state, which nobody changes any more, unless a newer one is kept: a commit may end late."""
+    def buffer(self) -> np.ndarray:
+        """Return memory for one more state, to be stored."""
+        return self._buffers.lend()
+
+    @property
+    def state(self) -> TrainState:
+        """The kept state, as views of its memory."""
+        return self._layout.unpack(self._kept[1])
+
+    def store(self, snapshot: Snapshot, buffer: np.ndarray) -> None:
+        """Keep a state in such memory, unless a newer one is kept: a commit may end late."""
         with self._lock:
-            if snapshot.held.is_before(self._kept[0].held):
+            kept, kept_buffer = self._kept
+            if snapshot.held.is_before(kept.held):
                 return
-            self._kept = snapshot, state
+            self._kept = snapshot, kept_buffer if snapshot.held == kept.held else buffer
+            if self._published is not None and snapshot.held.phase_id.number > self._published[0].held.phase_id.number:
+                self._published = None
 
     def adopt(self, snapshot: Snapshot, source: str, reader: ReaderPort) -> None:
         """Fetch and keep another state instead, though it is not committed.
@@ -205,10 +230,9 @@ class CommittedState:
           StalePhase: the source no longer keeps that snapshot.
           DamagedState: what arrived is not the state that was captured.
         """
-        layout = self._snapshot_buffer.layout
-        self.store(
-            snapshot, fetch(source, snapshot.snapshot_id, snapshot.held.fingerprint, layout, lambda address: reader)
-        )
+        buffer, digest = self.buffer(), snapshot.held.fingerprint
+        fetch(source, snapshot.snapshot_id, digest, self._layout, lambda address: reader, buffer)
+        self.store(snapshot, buffer)
 
     @property
     def units(self) -> int:
@@ -216,17 +240,19 @@ class CommittedState:
         return self._kept[0].held.units
 
     def publish(self) -> Snapshot:
-        """Return a snapshot of the kept state, readable here.
-
-        Raises:
-          WaitTimeout: a reader still reads the snapshot published before.
-        """
-        snapshot, state = self._kept
-        self._snapshot_buffer.pack(state)
-        held = snapshot.held
-        return self._snapshot_buffer.finalize(
-            held.phase_id, sequence=held.sequence, applied=snapshot.applied, dropped=snapshot.dropped
-        )
+        """Return a snapshot of the kept state, readable here; it takes the place of the one before."""
+        with self._lock:
+            kept, buffer = self._kept
+            snapshot = replace(
+                kept,
+                snapshot_id=self._next_id,
+                num_bytes=self._layout.nbytes,
+                first_applied=0.0,
+                last_applied=0.0,
+            )
+            self._next_id += 1
+            self._published = snapshot, buffer
+            return snapshot
 
     def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
         """Refuse: the chief takes part in no phase.
@@ -238,11 +264,22 @@ class CommittedState:
 
     def read(self, snapshot_id: int, into: np.ndarray) -> None:
         """Copy what was published last (see `SnapshotBuffer.read`)."""
-        self._snapshot_buffer.read(snapshot_id, into)
+        np.copyto(into, self.lend(snapshot_id).buffer)
 
     def lend(self, snapshot_id: int) -> LentView:
-        """Lend what was published last (see `SnapshotBuffer.lend`)."""
-        return self._snapshot_buffer.lend(snapshot_id)
+        """Lend what was published last (see `SnapshotBuffer.lend`); it stays as it is while the view is there."""
+        with self._lock:
+            published = self._published
+        if published is None or published[0].snapshot_id != snapshot_id:
+            raise _not_kept(snapshot_id, published and published[0])
+        view = published[1].view()
+        view.flags.writeable = False
+        return LentView(view, lambda: None)
+
+
+def _not_kept(snapshot_id: int, kept: Snapshot | None) -> StalePhase:
+    have = kept.snapshot_id if kept else "none"
+    return StalePhase(f"snapshot {snapshot_id} is no longer kept here (kept: {have}); ask the chief again")
 
 
 def fetch(

@@ -22,7 +22,7 @@ from hybridsync.core.paths import local_path
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.units import Range
 from hybridsync.interfaces.commands import Order
-from hybridsync.interfaces.messages import Snapshot
+from hybridsync.interfaces.messages import Snapshot, StateVersion
 from hybridsync.phases.schedule import kept_orders, rescaled, resumed
 from hybridsync.policies.plan_checks import CheckOrder, checked_order
 from hybridsync.storage import apply_log
@@ -33,9 +33,9 @@ from hybridsync.telemetry.events import read_events, read_sound_events, started_
 from hybridsync.telemetry.metrics import read_metrics
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import read_config, read_identity, read_summary, versions, write_config
+from hybridsync.training.buffer_layout import Layout, fingerprint
 from hybridsync.training.frozen import digests, frozen_leaves
 from hybridsync.training.run import Run
-from hybridsync.training.snapshot import SnapshotBuffer
 from hybridsync.training.state import TrainState
 from hybridsync.workdir.resuming import CHECKPOINTS, Allowed, Resume, check_init_from, check_record, check_workdir
 from hybridsync.workdir.trained import TRACED_BY, Trained, changes, frozen_changes
@@ -60,7 +60,7 @@ class Opening:
 
     Args:
       run: the run, with the workload converted if units were.
-      state: starting state on the host.
+      state: starting state on the host, until `take_state`.
       ledger: accounting before the first unit.
       sequence: number of updates applied before.
       reason: "start", "resume" or "init_from".
@@ -83,7 +83,7 @@ class Opening:
     """
 
     run: Run
-    state: TrainState
+    state: TrainState | None
     ledger: Ledger
     sequence: int
     reason: str
@@ -103,6 +103,12 @@ class Opening:
     orders_dropped: tuple[tuple[Order, str], ...] = ()
     accepted: tuple[str, ...] = ()
     frozen: Mapping[str, str] | None = None
+
+    def take_state(self) -> TrainState:
+        """Return the starting state, which this object keeps no longer: it is as large as the model."""
+        state, self.state = self.state, None
+        assert state is not None, "the starting state was taken before"
+        return state
 
     @property
     def fence(self) -> Fence:
@@ -139,14 +145,17 @@ class Opening:
             )
 
 
-def start_snapshot(opening: Opening, snapshot_buffer: SnapshotBuffer) -> Snapshot:
-    """Pack the state that a run begins with into `snapshot_buffer`, and return its snapshot."""
-    snapshot_buffer.pack(opening.state)
-    return snapshot_buffer.finalize(
-        PhaseId(opening.phase_number, 0),
-        sequence=opening.sequence,
-        applied=opening.ledger.applied().ranges(),
-        dropped=opening.ledger.dropped().ranges(),
+def start_snapshot(opening: Opening, layout: Layout) -> Snapshot:
+    """Return the snapshot of the state that a run begins with."""
+    applied, dropped = opening.ledger.applied(), opening.ledger.dropped()
+    return Snapshot(
+        snapshot_id=secrets.randbits(40),  # another process at this address must not have the same
+        held=StateVersion(PhaseId(opening.phase_number, 0), len(applied), opening.sequence, fingerprint(opening.state)),
+        applied=applied.ranges(),
+        dropped=dropped.ranges(),
+        num_bytes=layout.nbytes,
+        first_applied=0.0,
+        last_applied=0.0,
     )
 
 

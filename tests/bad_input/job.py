@@ -261,7 +261,7 @@ def running() -> Iterator[Job]:
         allocate=memory.allocate,
     )
     endpoint = Endpoint(primary, programs.contribution_layout)
-    committed = CommittedState(snapshot_buffer, start, tally_state())
+    committed = CommittedState(programs.state_layout, start, tally_state())
     chief_server, chief_at = make_server([ChiefServicer(chief.service), SnapshotServicer(committed)])
     serving = ParameterServicer(endpoint, num_bytes, WORKERS + 2)
     server, server_at = make_server([PhaseServicer(primary), serving, SnapshotServicer(primary)])

@@ -266,6 +266,24 @@ def test_memory_of_sums_is_taken_before_the_first_phase_of_a_plan_that_has_sums(
     workers.all(lambda worker: communicators[worker].sum(0, contribution(worker)), (0, 1))
 
 
+def test_a_worker_that_rests_keeps_no_memory_of_sums_and_sums_again_later(workers: Workers):
+    members = (0, 1)
+    expected = _total(tuple(map(contribution, members)))
+    for number in (1, 2):
+        communicators = workers.phase(number, members)
+        totals = workers.all(
+            lambda worker, at=communicators: jax.tree.map(np.array, at[worker].sum(worker, contribution(worker))),
+            members,
+        )
+        for total in totals:
+            jax.tree.map(np.testing.assert_array_equal, total, expected)
+        for worker in members:
+            collectives = workers.collectives[worker]
+            collectives.rest()
+            sums = collectives.contributions
+            assert sums.area._map is None and sums.results._free == [] and sums._views is None
+
+
 @pytest.mark.parametrize("advice", [slab._POPULATE_WRITE, 9999], ids=["populates", "old kernel"])
 def test_a_worker_takes_the_memory_of_its_own_regions_alone(advice: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(slab, "_POPULATE_WRITE", advice)

@@ -115,5 +115,8 @@ class ToyCollectives:
     def prepare(self, *, sums: bool, groups: bool) -> None:
         self.calls.count("prepare")
 
+    def rest(self) -> None:
+        self.calls.count("rest")
+
     def communicator(self, phase: CommunicatorPhase) -> ToyCommunicator:
         return ToyCommunicator(phase.members, self._sum_up, self.calls)

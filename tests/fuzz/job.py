@@ -219,7 +219,7 @@ class Job:
         kept_at = SnapshotBuffer(programs.state_layout, memory.allocate)
         kept_at.pack(tally_state())
         self.start = kept_at.finalize(PhaseId(4, 1), sequence=0, applied=())
-        committed = CommittedState(kept_at, self.start, tally_state())
+        committed = CommittedState(programs.state_layout, self.start, tally_state(), memory.allocate)
 
         def reader_at(address: str) -> CommittedState:
             if address != "chief":

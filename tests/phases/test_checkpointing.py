@@ -17,12 +17,12 @@ from hybridsync.core.errors import CheckpointError, HybridSyncError, RoleLost, S
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.units import UnitSet
 from hybridsync.interfaces.commands import Evaluation, Figure
-from hybridsync.interfaces.messages import EvaluationRequest, Snapshot
+from hybridsync.interfaces.messages import EvaluationRequest, Snapshot, StateVersion
 from hybridsync.phases import checkpointing
 from hybridsync.phases.checkpointing import Committer
 from hybridsync.training import evaluation
 from hybridsync.training.buffer_layout import Layout, fingerprint
-from hybridsync.training.snapshot import SnapshotBuffer
+from hybridsync.training.snapshot import CommittedState, SnapshotBuffer
 from hybridsync.training.state import TrainState
 
 SECS = 10.0
@@ -70,14 +70,16 @@ class Bench:
 
     def __init__(self) -> None:
         self.snapshot_buffer, self.disk, self.evaluator = SnapshotBuffer(Layout.of(state_of(0))), Disk(), Evaluator()
-        self.kept: list[tuple[Snapshot, TrainState]] = []
+        first = StateVersion(PhaseId(0, 0), 0, 0, fingerprint(state_of(0)))
+        start, layout = Snapshot(1, first, (), (), 0, 0.0, 0.0), self.snapshot_buffer.layout
+        self.committed = CommittedState(layout, start, state_of(0))
         self.committer = self.committer_to(self.disk)
 
     def committer_to(self, store: Any, elsewhere: Any = None) -> Committer:
         layout = Layout.of(state_of(0))
         reader_at = {"holder": self.snapshot_buffer}.__getitem__
-        keep = lambda *kept: self.kept.append(kept)  # noqa: E731
-        return Committer(store, layout, reader_at, self.evaluator, SYSTEM_CLOCK, keep, elsewhere=elsewhere)
+        committed = self.committed
+        return Committer(store, layout, reader_at, self.evaluator, SYSTEM_CLOCK, committed, elsewhere=elsewhere)
 
     def take_snapshot(self, units: int) -> Snapshot:
         self.snapshot_buffer.pack(state_of(units))
@@ -172,17 +174,17 @@ def test_a_state_is_kept_as_soon_as_it_is_durable_and_not_before(bench: Bench) -
     bench.disk.spins.clear()
     snapshot = bench.take_snapshot(3)
     commit, _ = bench.submit(snapshot)
-    assert bench.disk.reached.wait(SECS) and bench.kept == []
+    assert bench.disk.reached.wait(SECS) and bench.committed.units == 0
     bench.disk.spins.set()
     commit.result(SECS)
-    ((kept, state),) = bench.kept
-    assert kept == snapshot and fingerprint(state) == snapshot.held.fingerprint
+    assert bench.committed.publish().held == snapshot.held
+    assert fingerprint(bench.committed.state) == snapshot.held.fingerprint
 
 
 def test_a_state_that_could_not_be_saved_is_not_kept(bench: Bench) -> None:
     bench.disk.error = CheckpointError("the disk is full")
     assert bench.submit(bench.take_snapshot(4))[0].exception(SECS) is bench.disk.error
-    assert bench.kept == []
+    assert bench.committed.units == 0
 
 
 def test_a_failed_save_leaves_its_error_in_the_future_and_the_next_is_made(bench: Bench) -> None:

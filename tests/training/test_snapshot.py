@@ -28,9 +28,9 @@ def snapshot_buffer() -> SnapshotBuffer:
     return SnapshotBuffer(Layout.of(state_of(0)))
 
 
-def read_back(snapshot_buffer: SnapshotBuffer, snapshot: Snapshot) -> TrainState:
+def read_back(holder: SnapshotBuffer | CommittedState, snapshot: Snapshot) -> TrainState:
     layout = Layout.of(state_of(0))
-    return fetch("here", snapshot.snapshot_id, snapshot.held.fingerprint, layout, lambda address: snapshot_buffer)
+    return fetch("here", snapshot.snapshot_id, snapshot.held.fingerprint, layout, lambda address: holder)
 
 
 def test_a_snapshot_names_what_it_holds(snapshot_buffer):
@@ -108,15 +108,20 @@ def test_a_state_that_is_not_what_was_captured_is_refused_with_both_fingerprints
 def kept_at(snapshot_buffer: SnapshotBuffer) -> CommittedState:
     """Return what a chief keeps that starts a run from state 1."""
     snapshot_buffer.pack(state_of(1))
-    return CommittedState(
-        snapshot_buffer, snapshot_buffer.finalize(PHASE_ID, sequence=1, applied=[(0, 1)]), state_of(1)
-    )
+    snapshot = snapshot_buffer.finalize(PHASE_ID, sequence=1, applied=[(0, 1)])
+    return CommittedState(snapshot_buffer.layout, snapshot, state_of(1))
+
+
+def store(committed: CommittedState, snapshot: Snapshot, state: TrainState) -> None:
+    buffer = committed.buffer()
+    Layout.of(state).pack(state, out=buffer)
+    committed.store(snapshot, buffer)
 
 
 def test_the_chief_hands_out_its_starting_state_and_captures_nothing(snapshot_buffer):
     snapshot_buffer.pack(state_of(1))
     snapshot = snapshot_buffer.finalize(PHASE_ID, sequence=0, applied=())
-    committed = CommittedState(snapshot_buffer, snapshot, state_of(1))
+    committed = CommittedState(snapshot_buffer.layout, snapshot, state_of(1))
     buffer = Layout.of(state_of(0)).empty()
     committed.read(snapshot.snapshot_id, buffer)
     assert fingerprint(Layout.of(state_of(0)).unpack(buffer)) == snapshot.held.fingerprint
@@ -127,11 +132,11 @@ def test_the_chief_hands_out_its_starting_state_and_captures_nothing(snapshot_bu
 def test_the_chief_offers_the_newest_state_it_was_given_with_its_units_and_accounts(snapshot_buffer):
     committed = kept_at(snapshot_buffer)
     held = StateVersion(PhaseId(6, 1), units=3, sequence=2, fingerprint=fingerprint(state_of(3)))
-    committed.store(Snapshot(77, held, ((0, 2), (3, 4)), ((2, 3),), 0, 5.0, 6.0), state_of(3))
+    store(committed, Snapshot(77, held, ((0, 2), (3, 4)), ((2, 3),), 0, 5.0, 6.0), state_of(3))
     assert committed.units == 3
     offered = committed.publish()
     assert (offered.held, offered.applied, offered.dropped) == (held, ((0, 2), (3, 4)), ((2, 3),))
-    assert fingerprint(read_back(snapshot_buffer, offered)) == held.fingerprint
+    assert fingerprint(read_back(committed, offered)) == held.fingerprint
 
 
 def test_an_offer_takes_the_place_of_the_one_before_and_can_be_made_again(snapshot_buffer):
@@ -140,18 +145,17 @@ def test_an_offer_takes_the_place_of_the_one_before_and_can_be_made_again(snapsh
     assert first.held == second.held and first.snapshot_id != second.snapshot_id
     with pytest.raises(StalePhase, match=f"kept: {second.snapshot_id}"):
         committed.lend(first.snapshot_id)
-    assert fingerprint(read_back(snapshot_buffer, second)) == fingerprint(state_of(1))
+    assert fingerprint(read_back(committed, second)) == fingerprint(state_of(1))
 
 
 def test_a_newer_state_that_is_kept_leaves_an_offer_readable_as_it_was(snapshot_buffer):
     """Somebody may be reading the offer at the moment at which a commit ends."""
     committed = kept_at(snapshot_buffer)
     offered = committed.publish()
-    committed.store(
-        Snapshot(9, StateVersion(PHASE_ID, 2, 2, fingerprint(state_of(2))), ((0, 2),), (), 0, 0.0, 0.0), state_of(2)
-    )
-    assert fingerprint(read_back(snapshot_buffer, offered)) == fingerprint(state_of(1))
-    assert fingerprint(read_back(snapshot_buffer, committed.publish())) == fingerprint(state_of(2))
+    held = StateVersion(PHASE_ID, 2, 2, fingerprint(state_of(2)))
+    store(committed, Snapshot(9, held, ((0, 2),), (), 0, 0.0, 0.0), state_of(2))
+    assert fingerprint(read_back(committed, offered)) == fingerprint(state_of(1))
+    assert fingerprint(read_back(committed, committed.publish())) == fingerprint(state_of(2))
 
 
 @pytest.mark.parametrize(
@@ -172,6 +176,39 @@ def test_a_commit_that_ends_late_leaves_a_newer_state_that_was_adopted(
         state = StateVersion(PhaseId(number, 1), units, sequence, fingerprint(state_of(units)))
         return Snapshot(77, state, ((0, units),), (), 0, 0.0, 0.0)
 
-    committed.store(held(6, 3, 2), state_of(3))
-    committed.store(held(phase_number, units, sequence), state_of(units))
+    store(committed, held(6, 3, 2), state_of(3))
+    store(committed, held(phase_number, units, sequence), state_of(units))
     assert committed.units == kept
+
+
+def test_states_that_are_committed_in_turn_take_the_memory_of_two():
+    """The one that is kept, and the one that is fetched: what was published goes once a later phase has trained."""
+    layout, allocated = Layout.of(state_of(0)), list[int]()
+
+    def allocate(num_bytes: int) -> np.ndarray:
+        allocated.append(num_bytes)
+        return layout.empty()
+
+    def snapshot_of(number: int) -> Snapshot:
+        held = StateVersion(PhaseId(number, 1), number, number, fingerprint(state_of(number)))
+        return Snapshot(number, held, ((0, number),), (), layout.nbytes, 0.0, 0.0)
+
+    committed = CommittedState(layout, snapshot_of(1), state_of(1), allocate)
+    for number in range(2, 7):
+        store(committed, snapshot_of(number), state_of(number))
+        assert fingerprint(committed.state) == fingerprint(state_of(number))
+    assert len(allocated) == 2
+    with pytest.raises(StalePhase, match="kept: none"):
+        committed.lend(1)
+    seen = committed.state
+    for number in range(7, 10):
+        store(committed, snapshot_of(number), state_of(number))
+    assert fingerprint(seen) == fingerprint(state_of(6)), "who sees a state keeps it as it was"
+
+
+def test_the_commit_of_the_state_that_is_kept_takes_no_more_memory(snapshot_buffer):
+    committed = kept_at(snapshot_buffer)
+    offered, memory = committed.publish(), committed.state.params["w"].ctypes.data
+    store(committed, offered, state_of(1))
+    assert committed.state.params["w"].ctypes.data == memory
+    assert fingerprint(read_back(committed, offered)) == fingerprint(state_of(1))

@@ -87,7 +87,7 @@ class Job:
         self.chief = self._serve(
             "chief",
             Services(
-                holder=CommittedState(snapshot_buffer, start, tally_state()),
+                holder=CommittedState(self.layout, start, tally_state(), self.transport.allocate),
                 chief=FakeChief(),
                 state_bytes=self.num_bytes,
             ),

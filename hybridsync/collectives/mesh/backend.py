@@ -29,6 +29,9 @@ class NoCollectives:
     def prepare(self, *, sums: bool, groups: bool) -> None:
         """See `Collectives.prepare`."""
 
+    def rest(self) -> None:
+        """See `Collectives.rest`."""
+
     def communicator(self, phase: CommunicatorPhase) -> Communicator:
         """Refuse (see `Collectives.communicator`).
 

@@ -162,6 +162,10 @@ class MeshCollectives:
         if groups:
             compile_groups(process_group, self._flats, self._state)
 
+    def rest(self) -> None:
+        """Let go of the buffers of contributions (see `Collectives.rest`)."""
+        self._flat.rest()
+
     def communicator(self, phase: CommunicatorPhase) -> MeshCommunicator:
         """Return the communicator of a phase (see `Collectives.communicator`)."""
         return MeshCommunicator(self._process_group, phase, self._flat, self._flats)

@@ -17,7 +17,6 @@ import numpy as np
 
 from hybridsync.collectives.backend import CommunicatorPhase
 from hybridsync.collectives.packing import FlatContributions, FlatParts
-from hybridsync.collectives.shared_memory.result_buffers import ResultBuffers
 from hybridsync.collectives.shared_memory.rounds import CONTRIBUTED, COPIED, REDUCED, Rounds
 from hybridsync.collectives.shared_memory.service import Joined
 from hybridsync.collectives.shared_memory.slab import Area
@@ -25,6 +24,7 @@ from hybridsync.interfaces.messages import GroupReply
 from hybridsync.training.averaging import AveragedPart
 from hybridsync.training.buffer_layout import BufferTree
 from hybridsync.training.compiled_programs import Programs
+from hybridsync.training.lent_buffers import LentBuffers
 
 ENTER_SECS = 60.0
 """How long the members of a phase wait for each other at its beginning."""
@@ -70,7 +70,7 @@ class SumKind:
 
     def __init__(self, area: Area, flat: FlatContributions) -> None:
         self.area, self.flat = area, flat
-        self.results = ResultBuffers(flat.layout.nbytes)
+        self.results = LentBuffers(flat.layout.nbytes)
         self._views: tuple[tuple[int, ...], _Views] | None = None  # of the last round: most have the same members
 
     @functools.cached_property
@@ -83,6 +83,13 @@ class SumKind:
         if self._views is None or self._views[0] != members:
             self._views = members, self._look(own, members)
         return self._views[1]
+
+    def rest(self) -> None:
+        """Let go of this process's buffers and views; what peers may read stays in the slab (see `Area.unmap`)."""
+        self._views = None
+        self.flat.rest()
+        self.results.clear()
+        self.area.unmap()
 
     def _look(self, own: int, members: tuple[int, ...]) -> _Views:
         area, parts, count = self.area, self.flat.parts, len(members)
@@ -127,6 +134,11 @@ class SharedMemoryCollectives:
             self.contributions.area.reserve(self.own)
         if groups:
             self.flats.compile(self._state)
+
+    def rest(self) -> None:
+        """Let go of what sums need, which a later phase maps again (see `Collectives.rest`)."""
+        for kind in (self.contributions, *self.parts.values()):
+            kind.rest()
 
     def communicator(self, phase: CommunicatorPhase) -> SharedMemoryCommunicator:
         """Return the communicator of a phase (see `Collectives.communicator`)."""

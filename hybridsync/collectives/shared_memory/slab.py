@@ -131,6 +131,10 @@ class Area:
             ) from error
         self._map = np.frombuffer(whole, np.uint8).reshape(self._num_places, 2, self._region_bytes)
 
+    def unmap(self) -> None:
+        """Map the area no more until it is reserved again; its content stays in the file, for peers that read it."""
+        self._map = None
+
     def contribution(self, place: int) -> np.ndarray:
         """Return what the worker contributes, uint8[nbytes]; valid once it is reserved."""
         assert self._map is not None

@@ -29,7 +29,7 @@ from hybridsync.policies.straggler_detector import detector_of
 from hybridsync.storage import apply_log
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.training.buffer_layout import Layout
-from hybridsync.training.snapshot import CommittedState, SnapshotBuffer
+from hybridsync.training.snapshot import CommittedState
 from hybridsync.training.state import TrainState
 from hybridsync.workdir.opening import Opening, start_snapshot
 
@@ -47,7 +47,7 @@ class ChiefRole:
       evict: has the process of a role ended that is given up.
       ask_stop: notifies the process that starts chiefs that the run's user has it stopped.
       leave: notifies the process that starts roles that they are about to be told to leave.
-      allocate: makes what the kept state is read from (see `SnapshotBuffer`).
+      allocate: makes the memory of the kept state (see `CommittedState`).
 
     Attributes:
       chief: the object that roles call.
@@ -90,16 +90,15 @@ class ChiefRole:
         if not threads:
             state.frozen = opening.frozen
         self.chief = Chief(state)
-        snapshot_buffer = SnapshotBuffer(layout, allocate)
-        self._start = start_snapshot(opening, snapshot_buffer)
-        self.committed = CommittedState(snapshot_buffer, self._start, opening.state)
+        self._start = start_snapshot(opening, layout)
+        self.committed = CommittedState(layout, self._start, opening.take_state(), allocate)
         self._committer: Committer | None = None
 
     @property
     def state(self) -> TrainState:
         """The newest state that was fetched to be committed; before the first one, that the run started from."""
         fetched = self._committer.state if self._committer else None
-        return self._opening.state if fetched is None else fetched
+        return self.committed.state if fetched is None else fetched
 
     def controller(
         self,
@@ -143,7 +142,7 @@ class ChiefRole:
         )
         evaluator = run.evaluator(placement)
         self._committer = Committer(
-            *(opening.store, self._layout, holder_at, evaluator, clock, self.committed.store, watchdog),
+            *(opening.store, self._layout, holder_at, evaluator, clock, self.committed, watchdog),
             elsewhere=partial(self._measured_by_a_worker, evaluator_at) if evaluator_at else None,
         )
         return assemble(

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hybridsync.collectives.shared_memory.result_buffers import MOST_FREE, ResultBuffers
 from hybridsync.training.buffer_layout import Layout
+from hybridsync.training.lent_buffers import MOST_FREE, LentBuffers
 
 NUMBERS = 1 << 14
 LAYOUT = Layout.of({"w": np.zeros((NUMBERS // 4, 4), np.float32)})
@@ -42,7 +42,7 @@ VIEWS: dict[str, Callable[[np.ndarray], Any]] = {
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_what_anybody_can_see_is_not_written_over(view: Callable[[np.ndarray], Any]):
-    buffers = ResultBuffers(LAYOUT.nbytes)
+    buffers = LentBuffers(LAYOUT.nbytes)
     jax.block_until_ready(slowly(np.zeros(LAYOUT.leaves[0].shape, np.float32)))  # it is compiled
     lent = buffers.lend()
     leaf(lent)[:] = np.arange(NUMBERS, dtype=np.float32).reshape(-1, 4)
@@ -55,7 +55,7 @@ def test_what_anybody_can_see_is_not_written_over(view: Callable[[np.ndarray], A
 
 
 def test_a_buffer_that_nobody_sees_is_lent_again():
-    buffers = ResultBuffers(LAYOUT.nbytes)
+    buffers = LentBuffers(LAYOUT.nbytes)
     lent = buffers.lend()
     where, held = lent.ctypes.data, leaf(lent)
     del lent
@@ -66,7 +66,7 @@ def test_a_buffer_that_nobody_sees_is_lent_again():
 
 
 def test_a_jax_array_gives_the_buffer_back_when_it_is_gone():
-    buffers = ResultBuffers(LAYOUT.nbytes)
+    buffers = LentBuffers(LAYOUT.nbytes)
     held = jax.device_put(leaf(buffers.lend()))
     where = held.unsafe_buffer_pointer()
     assert buffers.lend().ctypes.data != where
@@ -76,7 +76,7 @@ def test_a_jax_array_gives_the_buffer_back_when_it_is_gone():
 
 
 def test_a_few_buffers_are_kept_and_no_more():
-    buffers = ResultBuffers(LAYOUT.nbytes)
+    buffers = LentBuffers(LAYOUT.nbytes)
     lent = [buffers.lend() for _ in range(MOST_FREE + 3)]
     del lent
     assert len(buffers._free) == MOST_FREE
