@@ -80,7 +80,7 @@ class MemoryBackend:
         """Refuse: not measured here."""
         raise HybridSyncError("not part of this measurement")
 
-    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
+    def take_snapshot(self, phase_id: PhaseId, final: bool, place: int = 0) -> Snapshot:
         """Refuse: not measured here."""
         raise HybridSyncError("not part of this measurement")
 

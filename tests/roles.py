@@ -55,6 +55,7 @@ def phase_of(
     source: str = CHIEF,
     servers: tuple[str, ...] = (),
     shares: tuple[int, ...] = (),
+    evaluate_units: int = 0,
 ) -> Phase:
     return Phase(
         id=PhaseId(number, 77),
@@ -71,6 +72,7 @@ def phase_of(
         servers=servers,
         reason="start",
         shares=shares,
+        evaluate_units=evaluate_units,
     )
 
 

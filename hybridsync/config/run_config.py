@@ -147,8 +147,9 @@ class TelemetryConfig:
         log_secs: seconds between lines of metrics.jsonl.
         apply_log: record every update, for `hybridsync replay`.
         timeline: write timeline.json.
-        evaluate_units: units between evaluations; 0 evaluates at phase ends and the end only. One is made at a time:
-            places that pass meanwhile have none, and the event `evaluation_skipped` says so.
+        evaluate_units: units between evaluations; 0 evaluates at phase ends and the end only. The state of the first
+            update that reaches such a place is evaluated. One evaluation is made at a time: places that pass meanwhile
+            have none, and the event `evaluation_skipped` says so.
         trace_units: units that JAX's profiler traces, as first:stop without the last, such as 100:110; "" for none.
 
     Raises:

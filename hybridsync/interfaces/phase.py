@@ -34,6 +34,8 @@ class Phase:
       reason: reason for the phase: "start", "planned", "policy", "ordered", "join", "death", "resume".
       shares: units that each member takes in one lock-step step, in mesh order; () for one each.
       order: number of the user's order that it carries out; 0 where it is what the plan or a policy wants.
+      evaluate_units: the holder of the state keeps a copy at each multiple of so many applied units, until the chief
+        asks for it (see `SnapshotSource.take_snapshot`); 0 for no such places.
     """
 
     id: PhaseId
@@ -51,6 +53,7 @@ class Phase:
     reason: str
     shares: tuple[int, ...] = ()
     order: int = 0
+    evaluate_units: int = 0
 
     @functools.cached_property
     def protocol(self) -> Protocol:
@@ -89,6 +92,10 @@ class Phase:
                 f"phase {self.id} carries out order {self.order}; orders are counted from 1 to {MOST_UPDATES - 1}, and "
                 "0 is none"
             )
+        if self.evaluate_units < 0:
+            raise InvalidMessage(
+                f"phase {self.id} has its state kept every {self.evaluate_units} units; send 1 or more, or 0 for never"
+            )
         if not 0 <= self.end_units <= workload:
             raise InvalidMessage(
                 f"phase {self.id} ends with {self.end_units} units applied, but this run has {workload}; end it "
@@ -106,6 +113,14 @@ class Phase:
                 f"phase {self.id} has {num_units(settled)} units applied or dropped, of which only {different} "
                 "differ; name each unit once"
             )
+
+    def passes_place(self, before: int, after: int) -> bool:
+        """Return whether an update from `before` to `after` applied units comes to a place at which to keep the state.
+
+        The phase's end is no such place: its state is captured in any case.
+        """
+        every = self.evaluate_units
+        return every > 0 and after // every > before // every and after < self.end_units
 
     @property
     def num_places(self) -> int:

@@ -200,8 +200,11 @@ class SnapshotLender(ReaderPort, Protocol):
 class SnapshotSource(ReaderPort, Protocol):
     """A role that holds the training state and can take a snapshot of it."""
 
-    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
+    def take_snapshot(self, phase_id: PhaseId, final: bool, place: int = 0) -> Snapshot:
         """Keep a consistent copy of the state; `final` also ends the phase for the holder: later pushes are refused.
+
+        A copy that was kept at a place of `Phase.evaluate_units` is returned instead of the newest state, if it has
+        `place` units or more and `place` is not 0. Every call drops what was kept: no snapshot is older than the last.
 
         Raises:
           StalePhase: the holder is in another phase.

@@ -118,7 +118,7 @@ def assemble(
     )
     entry = EntryStage(
         state,
-        config.workers,
+        config,
         start.phase_number,
         control,
         servers,

@@ -28,7 +28,7 @@ class CaptureStage:
       control: leases, and the states that the roles hold.
       holder_at: returns the role at an address that can take a snapshot of the state.
       pace: knows whether all members have come back, and how long that may take.
-      saving: knows whether an evaluation is due.
+      saving: knows at which place the next evaluation is.
       reporter: writes the record.
       timer: measures the stages.
       tick: called while members are waited for.
@@ -101,12 +101,14 @@ class CaptureStage:
         Raises:
           PhaseBroken: the holder could not be reached, or a member was lost.
         """
-        self._state.evaluates = self._saving.evaluation_is_due
-        self.take_snapshot(final=False)
+        place = self._saving.next_place
+        snapshot = self.take_snapshot(final=False, place=place)
+        self._state.evaluates = 0 < place <= snapshot.held.units
+        self._state.captured = snapshot.last_applied
         return state_machine.Captured()
 
-    def take_snapshot(self, *, final: bool) -> Snapshot:
-        """Have the role that holds the state capture it, and return the snapshot.
+    def take_snapshot(self, *, final: bool, place: int = 0) -> Snapshot:
+        """Have the role that holds the state capture it, and return the snapshot (see `SnapshotSource.take_snapshot`).
 
         Raises:
           PhaseBroken: the holder could not be reached, or a member was lost.
@@ -119,7 +121,7 @@ class CaptureStage:
             source = self._control.members.address_of(role, role_id)
             if source == state.source:
                 state.source = GONE  # a holder has room for one snapshot: should this one fail, the last is lost too
-            snapshot = self._holder_at(source).take_snapshot(phase.id, final)
+            snapshot = self._holder_at(source).take_snapshot(phase.id, final, place)
         first, last = self._control.stamps_of(role, role_id, snapshot)
         state.snapshot, state.source = replace(snapshot, first_applied=first, last_applied=last), source
         return state.snapshot

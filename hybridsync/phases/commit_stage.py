@@ -60,7 +60,8 @@ class CommitStage:
         """Begin to commit the newest captured state."""
         state = self._state
         phase_number = state.phase_id.number if state.phase_id else self._start_phase
-        self._saving.submit(state.snapshot, state.source, phase_number, evaluate=state.evaluates)
+        captured, state.captured = state.captured, 0.0
+        self._saving.submit(state.snapshot, state.source, phase_number, evaluate=state.evaluates, captured=captured)
 
     def await_commit(self) -> state_machine.Event:
         """Wait for the pending commit; training goes on when it failed, unless it was the run's last.

@@ -23,6 +23,8 @@ class ControllerState:
       unit_secs: mean seconds of one unit in the phase that is being left.
       num_broken: phases in a row that broke before they applied a unit.
       evaluates: whether the captured state is to be evaluated.
+      captured: time of the last update in a state that was captured live, by the chief's clock, until its commit is
+        submitted: it may have been kept at a place for a while. 0 for a state of this moment.
       is_ending: whether no phase follows, so that the captured state is the run's last.
       lost_at_stop: applied units that were rolled back after the run was asked to stop.
       lost_why: why they were.
@@ -37,6 +39,7 @@ class ControllerState:
     unit_secs: float = 0.0
     num_broken: int = 0
     evaluates: bool = False
+    captured: float = 0.0
     is_ending: bool = False
     lost_at_stop: int = 0
     lost_why: str = ""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from hybridsync import protocols
 from hybridsync.chief.run_control import RunControl
 from hybridsync.collectives.device_choice import Mesh
+from hybridsync.config import RunConfig
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import PhaseIds, ServerPort
@@ -30,7 +31,7 @@ class EntryStage:
 
     Args:
       state: the captured state; takes the phase.
-      num_workers: number of workers of the run.
+      config: the run's configuration.
       start_phase: number of the phase that the run begins above.
       control: ledger and announcements.
       servers: returns the servers by address; called when a phase needs them.
@@ -48,7 +49,7 @@ class EntryStage:
     def __init__(
         self,
         state: ControllerState,
-        num_workers: int,
+        config: RunConfig,
         start_phase: int,
         control: RunControl,
         servers: Callable[[], Mapping[str, ServerPort]],
@@ -63,7 +64,7 @@ class EntryStage:
         timer: StageTimer,
         upkeep: Housekeeping,
     ) -> None:
-        self._state, self._num_workers, self._start_phase = state, num_workers, start_phase
+        self._state, self._config, self._start_phase = state, config, start_phase
         self._control, self._servers, self._phase_ids = control, servers, phase_ids
         self._policy_driver, self._arrivals, self._process_groups, self._entering = (
             policy_driver,
@@ -111,7 +112,7 @@ class EntryStage:
         return state_machine.Entered()
 
     def _next_phase(self, segment: Segment, mode: SyncMode, phase_id: PhaseId) -> Phase:
-        members, device_choice = tuple(range(self._num_workers)), 0
+        members, device_choice = tuple(range(self._config.workers)), 0
         if not mode.is_served:
             members, device_choice = self._mesh(mode)
         snapshot = self._state.snapshot  # read here: a new process group comes with a new snapshot
@@ -131,6 +132,7 @@ class EntryStage:
             reason=self._state.reason,
             shares=self._policy_driver.shares(members) if mode.moves_together else (),
             order=segment.order,
+            evaluate_units=self._config.telemetry.evaluate_units,
         )
 
     def _mesh(self, mode: SyncMode) -> Mesh:

@@ -69,7 +69,7 @@ class SaveSchedule:
         self.training.set()
         self._commit: Future[Commit] | None = None
         self._evaluations: deque[tuple[int, float, Future]] = deque()  # units, the run's seconds at which they were
-        self._next_save = self._save_secs = self._retry_secs = self._awaited_secs = 0.0
+        self._next_save = self._save_secs = self._retry_secs = self._awaited_secs = self._age_secs = 0.0
         every = run.config.telemetry.evaluate_units
         self._next_evaluation = (control.num_applied // every + 1) * every if every else math.inf
         self._of_run = {"config": to_json(run.config), "source": run.describe_source()}
@@ -90,9 +90,21 @@ class SaveSchedule:
         """Return whether the pending commit has ended, one way or the other."""
         return self._commit is not None and self._commit.done()
 
-    def submit(self, snapshot: Snapshot, source: str, phase_number: int, *, evaluate: bool) -> None:
-        """Begin to commit `snapshot`, which `source` keeps."""
+    def submit(
+        self, snapshot: Snapshot, source: str, phase_number: int, *, evaluate: bool, captured: float = 0.0
+    ) -> None:
+        """Begin to commit `snapshot`, which `source` keeps.
+
+        Args:
+          snapshot: state to commit.
+          source: address of the role that keeps it.
+          phase_number: newest phase.
+          evaluate: whether to measure the state as well.
+          captured: time of the last update in a state that was captured live; 0 for a state of this moment.
+        """
         self.submitted = snapshot
+        age_secs = max(0.0, self._clock.monotonic() - captured) if evaluate and captured else 0.0
+        self._age_secs = age_secs  # of a state that was kept at a place: the next save is due by so much earlier
         secs = self._reporter.seconds()
         record: dict[str, Any] = {
             **self._of_run,
@@ -107,7 +119,7 @@ class SaveSchedule:
             snapshot, source, ledger, record, evaluate=evaluate, after=self.training
         )
         if evaluate:
-            self._evaluations.append((snapshot.held.units, secs, evaluation))
+            self._evaluations.append((snapshot.held.units, secs - age_secs, evaluation))
             self._pass_places(snapshot.held.units, is_evaluated=True)
 
     def wait(self, tick: Callable[[], None]) -> Commit:
@@ -125,7 +137,7 @@ class SaveSchedule:
         commit = result_within(pending, 0.0, late)
         self.submitted = submitted
         self._save_secs, self._retry_secs, self._awaited_secs = commit.secs, 0.0, 0.0
-        self._next_save = self._clock.monotonic() + self._run.config.checkpoint.secs
+        self._next_save = self._clock.monotonic() + self._run.config.checkpoint.secs - self._age_secs
         return commit
 
     def put_off(self) -> None:
@@ -178,12 +190,17 @@ class SaveSchedule:
         return left > 2 * self._save_secs + 0.5
 
     @property
-    def evaluation_is_due(self) -> bool:
-        """Return whether a place has come at which to evaluate; one evaluation at most waits for the one under way.
+    def next_place(self) -> int:
+        """Return the applied units at which the next evaluation is to be; 0 where none may begin.
 
-        Each keeps a whole state in the chief's memory.
+        One evaluation at most waits for the one under way: each keeps a whole state in the chief's memory.
         """
-        return len(self._evaluations) <= 1 and self._control.num_applied >= self._next_evaluation
+        return int(self._next_evaluation) if len(self._evaluations) <= 1 and self._next_evaluation < math.inf else 0
+
+    @property
+    def evaluation_is_due(self) -> bool:
+        """Return whether a place has come at which to evaluate."""
+        return 0 < self.next_place <= self._control.num_applied
 
     def leave(self, units: int) -> None:
         """Tell of the places up to `units` that have no evaluation, and get none: the run stops there."""

@@ -20,7 +20,7 @@ from hybridsync.protocols.base import FLOAT32
 from hybridsync.server.partition import PRIMARY, partition
 from hybridsync.server.partitioned_state import PartitionedState
 from hybridsync.server.push_checks import check_phase_id
-from hybridsync.server.replication import Peers
+from hybridsync.server.replication import PartSnapshot, Peers
 from hybridsync.server.sequencer import Sequencer
 from hybridsync.server.server_core import HeldCall, ServerCore
 from hybridsync.server.shard_state import Progress, Publisher, Shard
@@ -28,7 +28,7 @@ from hybridsync.server.turns import Entrance, Turn
 from hybridsync.storage.apply_log import ApplyLog
 from hybridsync.training.buffer_layout import first_non_finite
 from hybridsync.training.compiled_programs import Programs
-from hybridsync.training.snapshot import LentView, ReaderAt, SnapshotBuffer
+from hybridsync.training.snapshot import Account, LentView, ReaderAt, SnapshotBuffer
 from hybridsync.training.state import TrainState
 
 HELD_SECS = 20.0
@@ -76,10 +76,12 @@ class Primary:
         self._turn = Turn(self._condition, self._abandon, failed)
         self._entrance = Entrance(self._condition, transfer_secs(programs.state_layout.nbytes))
         self._state = PartitionedState(shard, peers, apply_log, clock)
-        self._core = ServerCore(self._state, clock.monotonic, Sequencer(programs.workload))
+        self._core = ServerCore(self._state, clock.monotonic, Sequencer(programs.workload), self._keep)
         self._sequencer = self._core.sequencer
         self._fingerprint = ""
         self._entered = ""
+        self._kept: tuple[Account, list[PartSnapshot]] | None = None  # the state in the second buffer
+        self._gathers = False  # the other servers' parts of a snapshot: each keeps one
 
     # --- what the chief calls ---
 
@@ -117,7 +119,7 @@ class Primary:
 
     def _begin(self, phase: Phase, state: TrainState | None) -> StateVersion:
         """Serve `phase` from `state`, or from the one that is here; called under the condition."""
-        self._fingerprint = ""
+        self._fingerprint, self._kept = "", None
         with self._turn:
             self._state.adopt_state(phase, state)
             self._core.enter(phase)
@@ -151,8 +153,10 @@ class Primary:
         self._snapshot_buffer.reserve()
         self._state.reserve()
 
-    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
+    def take_snapshot(self, phase_id: PhaseId, final: bool, place: int = 0) -> Snapshot:
         """Copy the whole state between two updates; `final` refuses every later push of the phase.
+
+        The state that was kept at `place`, or at a later one, is taken in place of the newest.
 
         Raises:
           StalePhase: another phase is served.
@@ -169,22 +173,21 @@ class Primary:
                 if final:
                     self._close()
                     left = self._take_uploads(phase)
-                self._snapshot_buffer.fill(self._state.pack_inside)
-                sequence = self._sequencer.sequence
-                applied, dropped = self._sequencer.count.applied.ranges(), self._sequencer.count.dropped.ranges()
-                first, last = self._state.first_applied, self._state.last_applied
-                snapshots = self._state.snapshot_part(sequence, final, left)
+                kept, self._kept = self._kept, None
+                if kept is not None and not final and 0 < place <= kept[0].units:
+                    self._snapshot_buffer.use_kept()
+                    account, parts = kept
+                else:
+                    self._snapshot_buffer.fill(self._state.pack_inside)
+                    account, parts = self._account(), self._state.snapshot_part(self._sequencer.sequence, final, left)
+                self._gathers = bool(parts)
                 write_log = self._state.detach_log()
             write_log()  # heartbeats and pushes do not wait for the disk
-            self._snapshot_buffer.complete(lambda whole: self._state.gather(snapshots, whole))
-            snapshot = self._snapshot_buffer.finalize(
-                phase.id,
-                sequence=sequence,
-                applied=applied,
-                dropped=dropped,
-                first_applied=first,
-                last_applied=last,
-            )
+            try:
+                self._snapshot_buffer.complete(lambda whole: self._state.gather(parts, whole))
+            finally:
+                self._gathers = False
+            snapshot = self._snapshot_buffer.finalize(phase.id, **vars(account))
         if final:
             self._fingerprint = snapshot.held.fingerprint
         return snapshot
@@ -333,6 +336,24 @@ class Primary:
                 self._condition.notify_all()
 
     # --- inside ---
+
+    def _keep(self) -> None:
+        """Keep the state, which has come to a place, until the chief asks for it; a later place takes it over.
+
+        Not while another snapshot is gathered: the other servers keep one part each.
+        """
+        if not self._gathers and self._snapshot_buffer.keep(self._state.pack_inside):
+            self._kept = self._account(), self._state.snapshot_part(self._sequencer.sequence, False, ())
+
+    def _account(self) -> Account:
+        count, state = self._sequencer.count, self._state
+        return Account(
+            self._sequencer.sequence,
+            applied=count.applied.ranges(),
+            dropped=count.dropped.ranges(),
+            first_applied=state.first_applied,
+            last_applied=state.last_applied,
+        )
 
     def _take_uploads(self, phase: Phase) -> tuple[int, ...]:
         """Wait for what the workers leave behind; returns whose optimizer states make up the next phase's."""

@@ -279,7 +279,7 @@ class Secondary:
         self._snapshot_buffer.reserve()
         self._shard.reserve()
 
-    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
+    def take_snapshot(self, phase_id: PhaseId, final: bool, place: int = 0) -> Snapshot:
         """Refuse: the whole state is captured by the primary.
 
         Raises:

@@ -113,14 +113,21 @@ class ServerCore:
       holder: carries updates out.
       now: returns the time of the driver's clock.
       sequencer: decides about pushes.
+      keep: called between two updates when the state has come to a place of `Phase.evaluate_units`.
 
     Attributes:
       sequencer: decides about pushes; read-only for the driver.
     """
 
-    def __init__(self, holder: StateHolder, now: Callable[[], float], sequencer: Sequencer | None = None) -> None:
+    def __init__(
+        self,
+        holder: StateHolder,
+        now: Callable[[], float],
+        sequencer: Sequencer | None = None,
+        keep: Callable[[], None] = lambda: None,
+    ) -> None:
         self.sequencer = sequencer or Sequencer()
-        self._holder, self._now, self._count = holder, now, self.sequencer.count
+        self._holder, self._now, self._count, self._keep = holder, now, self.sequencer.count, keep
         self._pushes: dict[HeldCall, None] = {}  # in the order in which they came
         self._grants: dict[HeldCall, None] = {}
         self._uploads: dict[int, Push] = {}
@@ -203,6 +210,8 @@ class ServerCore:
             holder.record_read(push)
             holder.apply(update, self._count.sequence + 1)
             reply = sequencer.count_fast_path(push)
+            if self._count.missing <= self._count.place:
+                self._keep_at_place()
             holder.record_sent(push, reply.sequence)
             return reply
         call = HeldCall(push, contribution, non_finite)
@@ -281,10 +290,18 @@ class ServerCore:
     def _carry_out(self, decisions: Iterable[Decision]) -> None:
         holder, sequencer = self._holder, self.sequencer
         for decision in decisions:
+            self._keep_at_place()  # the update before it counts by now
             if isinstance(decision, Dropped):
                 holder.discard(decision.push)
             else:
                 holder.apply(decision, sequencer.sequence + 1)
+        self._keep_at_place()
+
+    def _keep_at_place(self) -> None:
+        count = self._count
+        if count.missing <= count.place:
+            count.find_place()
+            self._keep()
 
     def _answer(self, push: Push, reply: PushReply) -> PushReply:
         sequencer = self.sequencer

@@ -110,10 +110,13 @@ class Count:
       missing: units of the phase that are not applied.
       ends: outcome of each unit.
       complete: whether all units of the phase are applied.
+      place: missing units at which the phase comes to its next place (see `Phase.evaluate_units`); -1 for none.
     """
 
     def __init__(self) -> None:
         self.sequence = 0
+        self.place = -1
+        self._end_units = self._every = 0
         self.dropped = UnitSet()
         self.num_dropped = self.missing = 0
         self.ends = UnitOutcomes(0)
@@ -141,6 +144,15 @@ class Count:
         self.num_dropped, self.missing = len(self.dropped), phase.end_units - num_units(phase.applied)
         self.ends = UnitOutcomes(phase.end_units + self.num_dropped, phase.applied, phase.dropped)
         self.complete = self.missing <= 0
+        self._end_units, self._every = phase.end_units, phase.evaluate_units
+        self.find_place()
+
+    def find_place(self) -> None:
+        """Find the next place after the units that are applied; the phase's end is no such place."""
+        self.place = -1
+        if every := self._every:
+            left = self._end_units - ((self._end_units - self.missing) // every + 1) * every
+            self.place = left if left > 0 else -1
 
     def count_one(self, unit: int, base: int) -> int:
         """Count an update by one unit, computed on the version `base`; returns the new version's number."""

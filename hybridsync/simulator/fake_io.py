@@ -145,7 +145,7 @@ class SimulatedCommittedState:
         self._published = offered, state
         return offered
 
-    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
+    def take_snapshot(self, phase_id: PhaseId, final: bool, place: int = 0) -> Snapshot:
         """Refuse: the chief takes part in no phase.
 
         Raises:

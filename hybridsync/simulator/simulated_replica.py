@@ -10,6 +10,7 @@ from hybridsync.core.units import UnitSet
 from hybridsync.interfaces.messages import GroupReply, Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.storage.apply_log_entries import Entry
+from hybridsync.training.snapshot import Account
 
 if TYPE_CHECKING:
     from hybridsync.simulator.simulated_cluster import SimulatedCluster
@@ -27,6 +28,7 @@ class Replica:
         self._sequence = 0
         self._applied, self._dropped = UnitSet(), UnitSet()
         self._fingerprint = ""
+        self._kept: tuple[Account, Any] | None = None  # at a place, with the state
         self.first_applied = self.last_applied = 0.0
 
     def lacks(self, phase: Phase) -> bool:
@@ -42,7 +44,7 @@ class Replica:
         if self.lacks(phase):
             self.state = self._simulated.fetch(phase)
         self._log.clear()
-        self._phase, self._sequence = phase, phase.sequence
+        self._phase, self._sequence, self._kept = phase, phase.sequence, None
         self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
         self._fingerprint = phase.fingerprint
         self.first_applied = self.last_applied = 0.0
@@ -67,6 +69,7 @@ class Replica:
             return
         self.state = state
         self._sequence += 1
+        before = len(self._applied)
         for start, stop in _ranges(units):
             self._applied.add_range(start, stop)
         self._fingerprint = ""
@@ -76,6 +79,8 @@ class Replica:
         if self._simulated.logs_updates:
             phase_id, base, weight = self._phase.id.number, self._sequence - 1, float(len(units))
             self._log.write(Entry(phase_id, self._sequence, units, base, factor, weight, 1.0, slots))
+        if self._phase.passes_place(before, before + len(units)):
+            self._kept = self._account(), state
 
     def store_full_sync(self, reply: GroupReply, state: Any, factor: float) -> None:
         """Hold what a full synchronisation made of everybody's replicas (see `hybridsync.worker.replica.Replica`)."""
@@ -103,8 +108,8 @@ class Replica:
         """Return when the phase's first and last update were, 0 before them."""
         return self.first_applied, self.last_applied
 
-    def take_snapshot(self, phase_id: PhaseId) -> Snapshot:
-        """Keep a copy of the state between two steps.
+    def take_snapshot(self, phase_id: PhaseId, final: bool, place: int) -> Snapshot:
+        """Keep a copy of the state between two steps (see `hybridsync.worker.replica.Replica`).
 
         Raises:
           StalePhase: the replica is in another phase.
@@ -113,13 +118,13 @@ class Replica:
         if have != phase_id:
             raise StalePhase(f"phase {phase_id} was named, but this replica is in phase {have}")
         self._log.flush()
-        return self._owner.captured.store(
-            self.state,
-            phase_id,
-            sequence=self._sequence,
-            applied=self._applied.ranges(),
-            dropped=self._dropped.ranges(),
-            stamps=self.stamps(),
+        kept, self._kept = self._kept, None
+        account, state = kept if kept and not final and 0 < place <= kept[0].units else (self._account(), self.state)
+        return self._owner.captured.store(state, phase_id, account)
+
+    def _account(self) -> Account:
+        return Account(
+            self._sequence, self._applied.ranges(), self._dropped.ranges(), self.first_applied, self.last_applied
         )
 
 

@@ -16,6 +16,7 @@ from hybridsync.server.push_checks import check_phase_id
 from hybridsync.server.server_core import HeldCall, ServerCore
 from hybridsync.simulator.simulated_process import Process
 from hybridsync.simulator.simulated_state import ServerState
+from hybridsync.training.snapshot import Account
 
 if TYPE_CHECKING:
     from hybridsync.simulator.simulated_cluster import SimulatedCluster
@@ -40,9 +41,10 @@ class Server(Process):
     def __init__(self, simulated: SimulatedCluster, role_id: int, restart_count: int) -> None:
         super().__init__(simulated, "server", role_id, restart_count)
         self._state = ServerState(self)
-        self._core = ServerCore(self._state, partial(getattr, simulated.loop, "now"))
+        self._core = ServerCore(self._state, partial(getattr, simulated.loop, "now"), keep=self._keep)
         self.sequencer = self._core.sequencer
         self._fingerprint = self._entered = ""
+        self._kept: tuple[Account, Any] | None = None  # at a place, with the state
         self._replies: dict[HeldCall, Reply] = {}
         self._is_reported = False  # that the phase's units are all applied
         self._doing = ""
@@ -72,7 +74,7 @@ class Server(Process):
             self._doing = ""
             self.reach()
             state.state = simulated.fetch(phase)
-        self._fingerprint = ""
+        self._fingerprint, self._kept = "", None
         self._core.enter(phase)
         state.begin(phase, sequencer.compensation, sequencer.change)
         _, self._pull_bytes = simulated.arithmetic.sizes.on_wire(phase.protocol.wire_dtype)
@@ -83,22 +85,17 @@ class Server(Process):
         state.state = simulated.arithmetic.entered(state.state)
         return self._held()
 
-    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
+    def take_snapshot(self, phase_id: PhaseId, final: bool, place: int = 0) -> Snapshot:
         """Copy the state between two updates (see `SnapshotSource.take_snapshot`)."""
         self.await_reached()
-        sequencer, state = self.sequencer, self._state
-        check_phase_id(phase_id, sequencer.phase)
+        state = self._state
+        check_phase_id(phase_id, self.sequencer.phase)
         if final:
             self._close()
             self._take_uploads()
-        snapshot = self.captured.store(
-            state.state,
-            phase_id,
-            sequence=sequencer.sequence,
-            applied=sequencer.count.applied.ranges(),
-            dropped=sequencer.count.dropped.ranges(),
-            stamps=(state.first_applied, state.last_applied),
-        )
+        kept, self._kept = self._kept, None
+        account, found = kept if kept and not final and 0 < place <= kept[0].units else (self._account(), state.state)
+        snapshot = self.captured.store(found, phase_id, account)
         state.flush()
         if final:
             self._fingerprint = snapshot.held.fingerprint
@@ -203,6 +200,20 @@ class Server(Process):
             self._end_turn()
 
     # --- inside ---
+
+    def _keep(self) -> None:
+        """Keep the state, which has come to a place, until the chief asks for it (see `Primary`)."""
+        self._kept = self._account(), self._state.state
+
+    def _account(self) -> Account:
+        sequencer, state = self.sequencer, self._state
+        return Account(
+            sequencer.sequence,
+            applied=sequencer.count.applied.ranges(),
+            dropped=sequencer.count.dropped.ranges(),
+            first_applied=state.first_applied,
+            last_applied=state.last_applied,
+        )
 
     def _end_turn(self) -> None:
         """Answer who need not wait any more, and tell the chief of a phase whose units are all applied."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from hybridsync.core.errors import StalePhase
 from hybridsync.core.plan import PhaseId
-from hybridsync.core.units import Range
 from hybridsync.interfaces.messages import Snapshot, StateVersion
 from hybridsync.simulator.arithmetic import Arithmetic
+from hybridsync.training.snapshot import Account
 
 
 class SimulatedSnapshots:
@@ -29,19 +28,20 @@ class SimulatedSnapshots:
         self,
         state: Any,
         phase_id: PhaseId,
-        *,
-        sequence: int,
-        applied: Iterable[Range],
-        dropped: Iterable[Range],
-        stamps: tuple[float, float] = (0.0, 0.0),
+        account: Account,
     ) -> Snapshot:
         """Keep `state` in place of the one before, and return what is said of it."""
-        applied = tuple(applied)
-        units = sum(stop - start for start, stop in applied)
-        held = StateVersion(phase_id, units, sequence, self._arithmetic.fingerprint(state))
+        held = StateVersion(phase_id, account.units, account.sequence, self._arithmetic.fingerprint(state))
         self._num_snapshots += 1
-        size = self._arithmetic.sizes.state
-        snapshot = Snapshot(self._num_snapshots, held, applied, tuple(dropped), size, stamps[0], stamps[1])
+        snapshot = Snapshot(
+            self._num_snapshots,
+            held,
+            account.applied,
+            account.dropped,
+            num_bytes=self._arithmetic.sizes.state,
+            first_applied=account.first_applied,
+            last_applied=account.last_applied,
+        )
         self._kept = snapshot, state
         return snapshot
 

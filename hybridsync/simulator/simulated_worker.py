@@ -139,9 +139,9 @@ class Worker(Process):
         if not self.halted(self._rested, waits) and self._waits is waits:  # else it was called back meanwhile
             self._ask(waits)
 
-    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
+    def take_snapshot(self, phase_id: PhaseId, final: bool, place: int = 0) -> Snapshot:
         """Keep a copy of the replica (see `SnapshotSource.take_snapshot`)."""
         self.await_reached()
-        snapshot = self.replica.take_snapshot(phase_id)
+        snapshot = self.replica.take_snapshot(phase_id, final, place)
         self.simulated.spend(self.simulated.network.cluster.costs.capture_secs)
         return snapshot

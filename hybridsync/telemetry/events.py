@@ -72,8 +72,8 @@ FIELDS: dict[str, dict[str, str]] = {
 A line that breaks this is not written, and a reader leaves it out.
 
 `training_started` says that a session's first unit was leased: `t` stands still before it, and `wall` is that moment's.
-`evaluation` has in `state_t` the time, as `t`, at which the state was captured; it was measured by `t`, in the
-background of the training.
+`evaluation` has in `state_t` the time, as `t`, at which the state was captured, or of its last update if it was kept at
+its place; it was measured by `t`, in the background of the training.
 `evaluation_skipped`: of the places that `telemetry.evaluate_units` asks for, those from `first` to `last` had no
 evaluation of their own; the next one is of the state at `units`, unless the run was asked to stop there (`why`).
 `run_started` adds, among others, `quarantined`: the damaged checkpoints that were set aside before it, newest first,

@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
+from absl import logging
 
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.deadlines import transfer_secs
-from hybridsync.core.errors import DamagedState, StalePhase, WaitTimeout
+from hybridsync.core.errors import DamagedState, HybridSyncError, StalePhase, WaitTimeout
 from hybridsync.core.plan import PhaseId
-from hybridsync.core.units import Range
+from hybridsync.core.units import Range, num_units
 from hybridsync.interfaces.messages import Snapshot, StateVersion
 from hybridsync.interfaces.ports import ReaderPort
 from hybridsync.training.buffer_layout import Layout, fingerprint
@@ -37,8 +38,24 @@ class LentView:
     release: Callable[[], None]
 
 
+@dataclass(frozen=True)
+class Account:
+    """Says what a captured state holds: the fields of `Snapshot` that its holder knows."""
+
+    sequence: int
+    applied: tuple[Range, ...]
+    dropped: tuple[Range, ...]
+    first_applied: float
+    last_applied: float
+
+    @property
+    def units(self) -> int:
+        """Return the number of applied units."""
+        return num_units(self.applied)
+
+
 class SnapshotBuffer:
-    """Keeps the newest snapshot of a training state.
+    """Keeps the newest snapshot of a training state, and a state in a second buffer that may become the next one.
 
     The condition guards the buffer and counts its readers: a snapshot waits until the last of them is done. `room` is
     that wait alone, for an owner whose own lock must stay free meanwhile.
@@ -56,6 +73,7 @@ class SnapshotBuffer:
         self._read_secs = transfer_secs(layout.nbytes)
         self._readers = 0
         self._buffer: np.ndarray | None = None
+        self._spare: np.ndarray | None = None  # of `keep`; its owner calls that and `use_kept` one at a time
         self._snapshot: Snapshot | None = None
         self._next_id = secrets.randbits(40)  # another process at this address must not have the same
 
@@ -105,6 +123,30 @@ class SnapshotBuffer:
         with self._condition:
             self._await_readers(self._read_secs)
             write(self._take_memory())
+
+    def keep(self, write: Callable[[np.ndarray], object]) -> bool:
+        """Let `write` put a state into the second buffer, whose memory is taken at the first call.
+
+        Readers of the last snapshot are not waited for. Returns whether there is memory for it.
+        """
+        if self._spare is None:
+            try:
+                self._spare = self._allocate(self.layout.nbytes)
+            except (HybridSyncError, MemoryError) as error:
+                logging.warning("no state can be kept for its evaluation, a later one is evaluated: %s", error)
+                return False
+        write(self._spare)
+        return True
+
+    def use_kept(self) -> None:
+        """Put what was kept in the place of the last snapshot, as `fill` would.
+
+        Raises:
+          WaitTimeout: a reader still reads the last snapshot.
+        """
+        with self._condition:
+            self._await_readers(self._read_secs)
+            self._buffer, self._spare = self._spare, self._buffer
 
     def _await_readers(self, secs: float) -> None:
         self._snapshot = None  # no new reader comes, so that a stream of them cannot keep the next snapshot away
@@ -254,7 +296,7 @@ class CommittedState:
             self._published = snapshot, buffer
             return snapshot
 
-    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
+    def take_snapshot(self, phase_id: PhaseId, final: bool, place: int = 0) -> Snapshot:
         """Refuse: the chief takes part in no phase.
 
         Raises:

@@ -98,7 +98,7 @@ class PhaseRunner:
         """
         num_bytes, recorder = self._context.programs.state_layout.nbytes, self._context.recorder
         with recorder.watchdog.work(f"the state of phase {phase.id}", 2 * transfer_secs(num_bytes)):
-            self._replica.enter(phase)
+            self._replica.enter(phase, self._context.worker)
         recorder.stamps = self._replica.stamps
         return self._revocation.attach(self._communicator_of(phase))
 

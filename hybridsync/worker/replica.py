@@ -24,7 +24,7 @@ from hybridsync.storage.apply_log_entries import Entry
 from hybridsync.training.averaging import copied
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.compiled_programs import Parameters, Programs
-from hybridsync.training.snapshot import LentView, ReaderAt, SnapshotBuffer, fetch
+from hybridsync.training.snapshot import Account, LentView, ReaderAt, SnapshotBuffer, fetch
 from hybridsync.training.state import TrainState
 
 
@@ -56,20 +56,27 @@ class Replica:
         self._state: TrainState | None = None
         self._parameters: Sequence[Parameters] = ()
         self._phase: Phase | None = None
-        self._step = 0
-        self._sequence = 0
+        self._step = self._sequence = 0
+        self._is_captured = False
+        self._kept: Account | None = None  # the state in the second buffer
         self._applied, self._dropped = UnitSet(), UnitSet()
         self._fingerprint = ""
         self._stamps = 0.0, 0.0  # one value, which a heartbeat reads without the lock: an update may hold it for long
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: Phase, worker: int) -> None:
         """Hold the phase's starting state: keep it where it is held already, else take it over.
+
+        Args:
+          phase: phase to enter.
+          worker: worker that enters it; threads share the replica.
 
         Raises:
           HybridSyncError: what was handed over is not what was captured.
         """
         with self._lock:
+            is_captured = phase.mode.holder(phase.members) == ("worker", worker)
             if self._phase is not None and self._phase.id == phase.id:
+                self._is_captured |= is_captured
                 return
             if self._state is None or self._fingerprint != phase.fingerprint:
                 # The old state stays until its successor is here: should the sender die, another role may need it.
@@ -78,7 +85,7 @@ class Replica:
                 fetched = fetch(source, phase.snapshot_id, digest, layout, self._reader_at, room)
                 self._state = self._programs.placement.put(fetched)
             self._apply_log.clear()  # the phase's starting state was captured, and its updates were written, elsewhere
-            self._phase = phase
+            self._phase, self._is_captured, self._kept = phase, is_captured, None
             self._step, self._sequence = 0, phase.sequence
             self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
             taken = self._state
@@ -135,11 +142,19 @@ class Replica:
             self._state = self._programs.update(self._state, total, units=len(units), factor=factor, blend=1.0)
             self._split()
             self._sequence += 1
+            before = len(self._applied)
             self._applied.add_all(units)
             self._fingerprint = ""
             self._stamp()
             phase_id, base, weight = self._phase.id.number, self._sequence - 1, float(len(units))
             self._apply_log.write(Entry(phase_id, self._sequence, units, base, factor, weight, 1.0, slots))
+            if self._is_captured and self._phase.passes_place(before, before + len(units)):
+                self._keep(self._state)
+
+    def _keep(self, state: TrainState) -> None:
+        """Keep the state, which has come to a place, until the chief asks for it; a later place takes it over."""
+        if self._snapshot_buffer.keep(lambda buffer: self._programs.state_layout.pack(state, out=buffer)):
+            self._kept = self._account()
 
     def settle(self) -> None:
         """Wait until the last update has ended, and has read its total."""
@@ -207,8 +222,10 @@ class Replica:
         if captured:
             self._snapshot_buffer.reserve()
 
-    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
-        """Copy the state between two steps; a lock-step phase ends by its stream, so `final` changes nothing.
+    def take_snapshot(self, phase_id: PhaseId, final: bool, place: int = 0) -> Snapshot:
+        """Copy the state between two steps; a lock-step phase ends by its stream, so `final` refuses nothing here.
+
+        The state that was kept at `place`, or at a later one, is taken in place of the newest.
 
         Raises:
           StalePhase: the replica is in another phase.
@@ -219,19 +236,20 @@ class Replica:
         # Before the lock: heartbeats and steps do not wait for the last snapshot's readers
         with self._snapshot_buffer.room():
             with self._lock:
-                self._snapshot_buffer.pack(self._expect(phase_id))
-                applied, dropped, sequence = self._applied.ranges(), self._dropped.ranges(), self._sequence
-                first, last = self._stamps
+                state = self._expect(phase_id)
+                account, self._kept = self._kept, None
+                if account is not None and not final and 0 < place <= account.units:
+                    self._snapshot_buffer.use_kept()
+                else:
+                    self._snapshot_buffer.pack(state)
+                    account = self._account()
                 write_log = self._apply_log.detach()
             write_log()  # heartbeats and steps do not wait for the disk
-            return self._snapshot_buffer.finalize(
-                phase_id,
-                sequence=sequence,
-                applied=applied,
-                dropped=dropped,
-                first_applied=first,
-                last_applied=last,
-            )
+            return self._snapshot_buffer.finalize(phase_id, **vars(account))
+
+    def _account(self) -> Account:
+        first, last = self._stamps
+        return Account(self._sequence, self._applied.ranges(), self._dropped.ranges(), first, last)
 
     def _expect(self, phase_id: PhaseId) -> TrainState:
         """Return the state, if it is one of `phase_id`."""

@@ -63,7 +63,7 @@ class Scene:
         scene = self
 
         class Holder:
-            def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
+            def take_snapshot(self, phase_id: PhaseId, final: bool, place: int = 0) -> Snapshot:
                 scene.asked.append((address, phase_id, final))
                 answer = scene.answers.get(address, StalePhase(f"{address} is in another phase"))
                 if isinstance(answer, deque):

@@ -51,7 +51,7 @@ class Server:
 
     def fence(self, phase_id: PhaseId, worker: int, incarnation: int) -> None: ...
 
-    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
+    def take_snapshot(self, phase_id: PhaseId, final: bool, place: int = 0) -> Snapshot:
         raise StalePhase("nothing is captured here")
 
     def read(self, snapshot_id: int, into: Any) -> None: ...

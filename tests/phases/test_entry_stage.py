@@ -8,6 +8,7 @@ from typing import Any
 from hybridsync.chief.ledger import Ledger
 from hybridsync.collectives.backend import NO_GROUP
 from hybridsync.collectives.device_choice import NUM_DEVICES
+from hybridsync.config import RunConfig, TelemetryConfig
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.phase import Phase
 from hybridsync.phases.controller_state import ControllerState
@@ -63,9 +64,10 @@ class Entry:
         pace: Any = SimpleNamespace(begin=lambda: None)
         upkeep: Any = SimpleNamespace(take_fenced=list)
         unused: Any = None
+        config = RunConfig(workload=WORKLOAD, unit_size=8, workers=3, telemetry=TelemetryConfig(evaluate_units=40))
         groups_of_run = ProcessGroups(control, source, CHIEF, unused, lambda: None, self.told.append, NUM_DEVICES)
         self._stage = EntryStage(
-            *(state, 3, 0, control, dict, unused),
+            *(state, config, 0, control, dict, unused),
             policy_driver=policy_driver,
             arrivals=arrivals,
             process_groups=groups_of_run,
@@ -87,7 +89,8 @@ class Entry:
 
 def test_workers_that_have_met_enter_as_they_are():
     entry = Entry({0: "first", 1: "first"})
-    assert entry.announce().members == (0, 1) and entry.told == []
+    phase = entry.announce()
+    assert phase.members == (0, 1) and entry.told == [] and phase.evaluate_units == 40
 
 
 def test_a_host_that_is_lost_while_all_start_again_is_left_out_of_the_phase():

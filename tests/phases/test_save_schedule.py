@@ -74,13 +74,14 @@ class Committer:
 class Told(Reporter):
     def __init__(self) -> None:
         self.told: list[tuple[int, Any]] = []
+        self.captured = 12.5
         self.left_out: list[tuple[Any, ...]] = []
 
     def seconds(self) -> float:
         return 12.5
 
     def evaluated(self, units: int, captured: float, outcome: Callable[[], Any]) -> None:
-        assert captured == 12.5, "seconds at which the state was handed over"
+        assert captured == self.captured, "seconds at which the state was handed over, or kept"
         self.told.append((units, outcome()))
 
     def skipped(self, first: int, last: int, places: int, units: int, *, stops: bool = False) -> None:
@@ -260,6 +261,37 @@ def test_an_evaluation_is_due_at_every_multiple_and_a_late_one_tells_which_it_mi
     assert harness.reporter.left_out == [(200, 200, 1, 350)], "the one at 350 stands for 300"
     harness.evaluate(1000)  # the run's end, in any case
     assert harness.reporter.left_out[1:] == [(500, 900, 5, 1000)]
+
+
+def test_a_state_that_was_kept_at_a_place_is_as_old_as_its_last_update(harness):
+    """Its evaluation has that time, and the save after it is due by so much earlier."""
+    harness.clock.advance(100.0)
+    held = dataclasses.replace(harness.snapshot.held, units=100)
+    snapshot = dataclasses.replace(harness.snapshot, held=held)
+    captured = harness.clock.monotonic() - 4.0
+    harness.reporter.captured = 8.5
+    harness.saving.submit(snapshot, "holder", 3, evaluate=True, captured=captured)
+    given = harness.committer.submitted[-1]
+    given["commit"].set_result(Commit(100, 99, 0.0))
+    given["evaluation"].set_result({})
+    harness.saving.wait(lambda: None)
+    harness.saving.collect()
+    assert harness.reporter.told == [(100, {})]
+    harness.clock.advance(EVERY_SECS - 4.1)
+    assert not harness.saving.is_due(PHASE)
+    harness.clock.advance(0.2)
+    assert harness.saving.is_due(PHASE)
+
+
+def test_no_place_is_asked_for_where_one_evaluation_waits_for_another(harness):
+    assert harness.saving.next_place == 100
+    for units in (100, 200):
+        held = dataclasses.replace(harness.snapshot.held, units=units)
+        harness.saving.submit(dataclasses.replace(harness.snapshot, held=held), "holder", 3, evaluate=True)
+    assert harness.saving.next_place == 0
+    harness.committer.submitted[0]["evaluation"].set_result({})
+    harness.saving.collect()
+    assert harness.saving.next_place == 300
 
 
 def test_an_evaluation_at_a_phases_end_stands_for_the_place_before_it(harness):

@@ -120,9 +120,9 @@ class Cluster:
         endpoint = Endpoint(self.primary, self.parts[0].programs.contribution_layout)
         return packed_link(self.parts, CopyingParameters(endpoint), self.clients)
 
-    def captured(self, phase: Phase, final: bool = True) -> tuple[Snapshot, TrainState]:
+    def captured(self, phase: Phase, final: bool = True, place: int = 0) -> tuple[Snapshot, TrainState]:
         """Return a snapshot of the whole state, as the chief gets it."""
-        snapshot = self.primary.take_snapshot(phase.id, final)
+        snapshot = self.primary.take_snapshot(phase.id, final, place)
         buffer = self.programs.state_layout.empty()
         self.primary.read(snapshot.snapshot_id, buffer)
         return snapshot, self.programs.state_layout.unpack(buffer)

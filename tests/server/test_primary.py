@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ import pytest
 
 from hybridsync import protocols
 from hybridsync.core.errors import StaleIncarnation, StalePhase, StillHeld
+from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.base import Apply, Drop, Release, ServerRule
 from hybridsync.server import primary as primary_module
@@ -362,3 +364,49 @@ def test_the_apply_log_is_written_while_heartbeats_have_the_primary(start, tmp_p
     primary.push_pull(push_of(phase, 3), gradient_of(3))
     primary.take_snapshot(phase.id, final=True)
     assert [entry.units for entry in read(tmp_path / "log")] == [(3,)]
+
+
+# --- places ---
+
+
+def at_places(start: Start, every: int) -> tuple[Primary, Phase]:
+    """Return a primary that keeps its state at every multiple of so many units."""
+    return entered(start, evaluate_units=every)
+
+
+def push_units(primary: Primary, phase: Phase, units: Iterable[int]) -> None:
+    for unit in units:
+        primary.push_pull(push_of(phase, unit), gradient_of(unit))
+
+
+def test_the_state_of_a_place_is_handed_over_though_later_updates_were_applied(start):
+    primary, phase = at_places(start, 4)
+    push_units(primary, phase, range(10))
+    snapshot = primary.take_snapshot(phase.id, final=False, place=4)
+    assert (snapshot.held.units, snapshot.held.sequence, snapshot.applied) == (8, 8, ((0, 8),)), "the newest place"
+    assert counts(state_in(primary, snapshot))[:10] == [1] * 8 + [0] * 2
+    assert 0 < snapshot.first_applied < snapshot.last_applied < primary.take_report().last_applied
+    assert primary.take_snapshot(phase.id, final=False, place=12).held.units == 10, "none was kept since"
+    push_units(primary, phase, range(10, 13))
+    later = primary.take_snapshot(phase.id, final=False, place=12)
+    assert later.held.units == 12 and counts(state_in(primary, later))[:13] == [1] * 12 + [0]
+
+
+@pytest.mark.parametrize(("final", "place"), [(True, 4), (False, 0), (False, 8)])
+def test_the_newest_state_is_captured_at_the_end_and_where_no_kept_one_is_wanted(start, final, place):
+    primary, phase = at_places(start, 4)
+    push_units(primary, phase, range(6))
+    snapshot = primary.take_snapshot(phase.id, final, place)
+    assert snapshot.held.units == 6 and counts(state_in(primary, snapshot))[:7] == [1] * 6 + [0]
+    if not final:
+        assert primary.take_snapshot(phase.id, final=False, place=4).held.units == 6, (
+            "no snapshot is older than the last"
+        )
+
+
+def test_the_next_phase_has_nothing_of_the_places_before_it(start):
+    primary, phase = at_places(start, 4)
+    push_units(primary, phase, range(6))
+    following = phase_of(2, snapshot=start.snapshot, evaluate_units=4)
+    primary.enter(following)
+    assert primary.take_snapshot(following.id, final=False, place=4).held.units == 0

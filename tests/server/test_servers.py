@@ -15,6 +15,7 @@ import pytest
 from hybridsync import protocols
 from hybridsync.core.errors import HybridSyncError, RoleLost, StaleIncarnation, StalePhase, StillHeld
 from hybridsync.interfaces.messages import Push, Update
+from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.base import Apply, Arrival, Release, ServerRule
 from hybridsync.replay.logged_run import LoggedPhase
@@ -445,3 +446,18 @@ def test_the_loss_of_a_worker_leaves_its_successor_what_it_is_about_to_read() ->
     cluster.link().push_pull(push_of(phase, 0, worker=1), gradient)
     cluster.stores[0].pull_at(push_of(phase, worker=0, incarnation=2, base=0)).release()
     assert cluster.failures == []
+
+
+@pytest.mark.parametrize("num_servers", [1, 3])
+def test_a_place_is_kept_by_all_servers_between_the_same_two_updates(num_servers):
+    def trained(units: int, evaluate_units: int = 0) -> tuple[Cluster, Phase]:
+        cluster = Cluster(programs(), num_servers)
+        phase = cluster.enter(evaluate_units=evaluate_units)
+        trained_by_threads(cluster, phase, units, num_workers=1)
+        return cluster, phase
+
+    cluster, phase = trained(7, evaluate_units=4)
+    (stopped, own), (kept, _) = trained(4), cluster.captured(phase, final=False, place=4)
+    assert kept.held.units == 4 and kept.held.fingerprint == stopped.captured(own)[0].held.fingerprint
+    newest, state = cluster.captured(phase)
+    assert newest.held.units == 7 and fingerprint(state) == newest.held.fingerprint and not cluster.failures

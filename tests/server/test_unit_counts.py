@@ -37,3 +37,20 @@ def test_another_phase_begins_with_its_own_state():
     count.count((0, 1), (0, 0))
     count.begin(phase_of(2))
     assert (count.sequence, len(count.applied), count.complete) == (0, 0, False) and count.take_report()[0] == ()
+
+
+def test_a_place_is_a_multiple_of_applied_units_before_the_end():
+    count = Count()
+    count.begin(phase_of(end=8, evaluate_units=3))
+    assert count.missing > count.place == 8 - 3
+    count.count((0, 1, 2, 3), (0,))
+    assert count.missing <= count.place
+    count.find_place()
+    assert count.missing > count.place == 8 - 6
+    count.count((4, 5, 6), (0,))
+    count.find_place()
+    assert count.place == -1, "9 is beyond the end"
+    count.begin(phase_of(2, end=6, evaluate_units=3))
+    count.count((0, 1, 2), (0,))
+    count.find_place()
+    assert count.place == -1, "the end is captured in any case"

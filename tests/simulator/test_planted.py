@@ -174,9 +174,9 @@ def hands_over_another_state_unchecked(patch):
     """A holder answers with the state it captured before, and nobody compares fingerprints."""
     original = SimulatedSnapshots.store
 
-    def keep(self, state, phase_id, **options):
+    def keep(self, state, phase_id, account):
         before = self._kept
-        snapshot = original(self, state, phase_id, **options)
+        snapshot = original(self, state, phase_id, account)
         if before is not None:
             self._kept = snapshot, before[1]
         return snapshot

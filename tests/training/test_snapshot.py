@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -212,3 +213,27 @@ def test_the_commit_of_the_state_that_is_kept_takes_no_more_memory(snapshot_buff
     store(committed, offered, state_of(1))
     assert committed.state.params["w"].ctypes.data == memory
     assert fingerprint(read_back(committed, offered)) == fingerprint(state_of(1))
+
+
+def test_what_is_kept_waits_for_no_reader_and_becomes_the_next_snapshot(snapshot_buffer):
+    layout = Layout.of(state_of(0))
+    snapshot_buffer.pack(state_of(1))
+    first = snapshot_buffer.finalize(PHASE_ID, sequence=1, applied=[(0, 1)])
+    reader = snapshot_buffer.lend(first.snapshot_id)
+    for value in (2, 3):
+        assert snapshot_buffer.keep(lambda buffer, value=value: layout.pack(state_of(value), out=buffer))
+    assert fingerprint(layout.unpack(reader.buffer)) == first.held.fingerprint
+    reader.release()
+    snapshot_buffer.use_kept()
+    second = snapshot_buffer.finalize(PHASE_ID, sequence=3, applied=[(0, 3)])
+    assert second.held.fingerprint == fingerprint(read_back(snapshot_buffer, second)) == fingerprint(state_of(3))
+    assert snapshot_buffer.keep(lambda buffer: layout.pack(state_of(4), out=buffer))
+    assert fingerprint(read_back(snapshot_buffer, second)) == fingerprint(state_of(3)), "the two take turns"
+
+
+def test_nothing_is_kept_where_there_is_no_memory_for_a_second_state():
+    def allocate(num_bytes: int) -> Any:
+        raise HybridSyncError("no memory for 4 kB")
+
+    snapshot_buffer = SnapshotBuffer(Layout.of(state_of(0)), allocate)
+    assert not snapshot_buffer.keep(lambda buffer: None)

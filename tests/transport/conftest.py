@@ -156,7 +156,7 @@ class FakeServer(ServerPort, SnapshotLender, ParameterPort):
     views: list[LentView] = field(default_factory=list)
     on_push: Callable[[Push, np.ndarray], None] = lambda push, contribution: None
 
-    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
+    def take_snapshot(self, phase_id: PhaseId, final: bool, place: int = 0) -> Snapshot:
         self.seen.append((phase_id, final))
         if phase_id != PHASE_ID:
             raise StalePhase(f"phase {phase_id} was asked for, {PHASE_ID} is held")

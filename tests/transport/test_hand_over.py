@@ -79,7 +79,7 @@ class _Holder:
         assert self._go_on.wait(SECS), "no heartbeat was answered for as long as a lease"
         return self._lend(snapshot_id)
 
-    def take_snapshot(self, phase_id: Any, final: bool) -> Any:
+    def take_snapshot(self, phase_id: Any, final: bool, place: int = 0) -> Any:
         raise AssertionError("nothing is captured here")
 
 

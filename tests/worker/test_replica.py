@@ -12,6 +12,7 @@ import pytest
 
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError, RoleLost, StalePhase
+from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
 from hybridsync.storage.apply_log import FileApplyLog, NullApplyLog, read
 from hybridsync.training.buffer_layout import fingerprint
@@ -51,7 +52,7 @@ def test_members_that_share_a_replica_apply_each_step_once(start):
     replica = replica_of(start)
     phase = phase_of(1, "bsp", members=MEMBERS, snapshot=start.snapshot)
     for _ in MEMBERS:
-        replica.enter(phase)
+        replica.enter(phase, 0)
     for number in range(3):
         step(replica, number)
         step(replica, number)
@@ -76,7 +77,7 @@ def test_a_heartbeat_waits_for_no_update_and_counts_the_first_step_when_it_has_e
 
     programs.update = slow_update
     phase = phase_of(1, "bsp", snapshot=start.snapshot)
-    replica.enter(phase)
+    replica.enter(phase, 0)
     recorder.enter(phase.id)
     recorder.stamps = replica.stamps
     step(replica, 0)
@@ -89,7 +90,7 @@ def test_a_heartbeat_waits_for_no_update_and_counts_the_first_step_when_it_has_e
 
 def test_a_step_cannot_be_left_out(start):
     replica = replica_of(start)
-    replica.enter(phase_of(1, "bsp", snapshot=start.snapshot))
+    replica.enter(phase_of(1, "bsp", snapshot=start.snapshot), 0)
     with pytest.raises(AssertionError):
         step(replica, 1)
 
@@ -97,7 +98,7 @@ def test_a_step_cannot_be_left_out(start):
 def test_what_is_held_is_what_a_snapshot_says(start):
     replica = replica_of(start)
     phase = phase_of(1, "bsp", snapshot=start.snapshot)
-    replica.enter(phase)
+    replica.enter(phase, 0)
     step(replica, 0)
     held = replica.held()
     assert held == replica.take_snapshot(phase.id, final=True).held
@@ -108,13 +109,13 @@ def test_what_is_held_is_what_a_snapshot_says(start):
 def test_the_next_lock_step_phase_keeps_the_state_where_it_is(start):
     replica = replica_of(start)
     first = phase_of(1, "bsp", snapshot=start.snapshot)
-    replica.enter(first)
+    replica.enter(first, 0)
     step(replica, 0)
     replica.held()
     snapshot = replica.take_snapshot(first.id, final=True)
     start.roles.clear()  # nobody can be asked
     second = phase_of(2, "bsp", snapshot=snapshot, source="nobody")
-    replica.enter(second)
+    replica.enter(second, 0)
     step(replica, 0)
     assert replica.take_snapshot(second.id, final=True).held.units == 2
 
@@ -122,13 +123,13 @@ def test_the_next_lock_step_phase_keeps_the_state_where_it_is(start):
 def test_another_state_is_taken_over_from_its_holder(start):
     trained, fresh = replica_of(start), replica_of(start)
     first = phase_of(1, "bsp", snapshot=start.snapshot)
-    trained.enter(first)
+    trained.enter(first, 0)
     step(trained, 0)
     snapshot = trained.take_snapshot(first.id, final=True)
     start.roles["trained"] = trained
-    fresh.enter(first)
+    fresh.enter(first, 0)
     second = phase_of(2, "bsp", snapshot=snapshot, source="trained")
-    fresh.enter(second)
+    fresh.enter(second, 0)
     held = fresh.held()
     assert held is not None
     assert held.fingerprint == snapshot.held.fingerprint == fingerprint(state_in(trained, snapshot))
@@ -147,11 +148,13 @@ def test_what_was_reserved_is_used_once_and_nothing_is_allocated_while_training_
     assert allocated == [], "only a holder is captured"
     replica.reserve(captured=True)
     phase = phase_of(1, "bsp", members=MEMBERS, snapshot=start.snapshot)
-    replica.enter(phase)
+    replica.enter(phase, 0)
     step(replica, 0)
     first = replica.take_snapshot(phase.id, final=True)
     assert counts(state_in(replica, first))[:3] == [1, 1, 0]
-    replica.enter(phase_of(2, "bsp", members=MEMBERS, snapshot=start.snapshot))  # another state, in memory of its own
+    replica.enter(
+        phase_of(2, "bsp", members=MEMBERS, snapshot=start.snapshot), 0
+    )  # another state, in memory of its own
     step(replica, 0)
     assert allocated == [layout.nbytes]
 
@@ -164,13 +167,13 @@ def test_a_state_that_changed_on_its_way_is_refused_with_both_fingerprints(start
 
     start.roles["damaged"] = Damaged()
     with pytest.raises(HybridSyncError, match=start.snapshot.held.fingerprint):
-        replica_of(start).enter(phase_of(1, "bsp", snapshot=start.snapshot, source="damaged"))
+        replica_of(start).enter(phase_of(1, "bsp", snapshot=start.snapshot, source="damaged"), 0)
 
 
 def test_a_step_and_the_heartbeats_stamps_do_not_wait_for_whoever_reads_the_last_snapshot(start):
     replica = replica_of(start)
     phase = phase_of(1, "bsp", snapshot=start.snapshot)
-    replica.enter(phase)
+    replica.enter(phase, 0)
     first = replica.take_snapshot(phase.id, final=False)
     view = replica.lend(first.snapshot_id)
     with ThreadPoolExecutor(2) as threads:
@@ -188,7 +191,7 @@ def test_another_phase_cannot_be_captured(start):
     replica = replica_of(start)
     with pytest.raises(StalePhase, match="phase 0"):
         replica.take_snapshot(phase_of(1).id, final=False)
-    replica.enter(phase_of(1, "bsp", snapshot=start.snapshot))
+    replica.enter(phase_of(1, "bsp", snapshot=start.snapshot), 0)
     with pytest.raises(StalePhase, match=r"phase 2 .* phase 1"):
         replica.take_snapshot(phase_of(2).id, final=False)
 
@@ -197,7 +200,7 @@ def test_a_shared_replica_logs_every_update_once(start, tmp_path):
     replica = replica_of(start, FileApplyLog(tmp_path / "log"))
     phase = phase_of(1, "bsp", members=MEMBERS, snapshot=start.snapshot)
     for _ in MEMBERS:
-        replica.enter(phase)
+        replica.enter(phase, 0)
     for number in (0, 0, 1, 1):
         step(replica, number)
     replica.take_snapshot(phase.id, final=True)
@@ -221,7 +224,7 @@ def test_the_log_is_written_while_heartbeats_have_the_replica(start, tmp_path):
 
     replica = replica_of(start, SlowDisk(tmp_path / "log"))
     phase = phase_of(1, "bsp", members=MEMBERS, snapshot=start.snapshot)
-    replica.enter(phase)
+    replica.enter(phase, 0)
     step(replica, 0)
     replica.take_snapshot(phase.id, final=True)
     assert sequences_in(tmp_path / "log") == [1]
@@ -237,7 +240,7 @@ def test_whoever_is_captured_writes_down_what_the_log_lacks_and_nothing_twice(st
     first, second = replica_of(start, FileApplyLog(log)), replica_of(start, FileApplyLog(log))
     phase = phase_of(1, "bsp", members=MEMBERS, snapshot=start.snapshot)
     for replica in (first, second):
-        replica.enter(phase)
+        replica.enter(phase, 0)
         step(replica, 0)
     assert not log.exists(), "nothing is written in the middle of the training"
     first.take_snapshot(phase.id, final=False)
@@ -249,11 +252,11 @@ def test_whoever_is_captured_writes_down_what_the_log_lacks_and_nothing_twice(st
 
 def test_updates_of_a_phase_that_was_never_captured_are_not_logged(start, tmp_path):
     replica = replica_of(start, FileApplyLog(tmp_path / "log"))
-    replica.enter(phase_of(1, "bsp", snapshot=start.snapshot))
+    replica.enter(phase_of(1, "bsp", snapshot=start.snapshot), 0)
     step(replica, 0)
     step(replica, 1)
     following = phase_of(2, "bsp", snapshot=start.snapshot)
-    replica.enter(following)
+    replica.enter(following, 0)
     step(replica, 0)
     replica.take_snapshot(following.id, final=True)
     assert [(entry.phase, entry.sequence) for entry in read(tmp_path / "log")] == [(2, 1)]
@@ -270,11 +273,11 @@ def test_a_state_is_kept_until_its_successor_is_here(start):
     start.roles["dying"] = Dying()
     replica = replica_of(start)
     first = phase_of(1, "bsp", snapshot=start.snapshot)
-    replica.enter(first)
+    replica.enter(first, 0)
     step(replica, 0)
     held = replica.held()
     with pytest.raises(RoleLost):
-        replica.enter(dataclasses.replace(phase_of(2, "bsp", source="dying"), fingerprint="f00d"))
+        replica.enter(dataclasses.replace(phase_of(2, "bsp", source="dying"), fingerprint="f00d"), 0)
     assert replica.held() == held
     snapshot = replica.take_snapshot(first.id, final=True)
     assert (snapshot.held, sum(counts(state_in(replica, snapshot)))) == (held, 2)
@@ -287,7 +290,7 @@ def test_nothing_is_held_before_the_first_phase(start):
 def test_a_snapshot_among_steps_holds_whole_steps(start):
     replica = replica_of(start)
     phase = phase_of(1, "bsp", snapshot=start.snapshot)
-    replica.enter(phase)
+    replica.enter(phase, 0)
     trainer = threading.Thread(target=lambda: [step(replica, number) for number in range(20)])
     trainer.start()
     for _ in range(5):
@@ -295,3 +298,29 @@ def test_a_snapshot_among_steps_holds_whole_steps(start):
         state = state_in(replica, snapshot)
         assert snapshot.held.units == 2 * snapshot.held.sequence == int(state.counters["units"]) == sum(counts(state))
     trainer.join(20)
+
+
+def places(start: Start, every: int) -> Phase:
+    """Return a lock-step phase whose steps have two units, and places so many units apart."""
+    return phase_of(1, "bsp", members=MEMBERS, snapshot=start.snapshot, evaluate_units=every)
+
+
+def test_the_member_that_is_captured_keeps_the_first_whole_step_at_or_after_a_place(start):
+    replica, phase = replica_of(start), places(start, 3)
+    for member in reversed(MEMBERS):
+        replica.enter(phase, member)
+    for number in range(4):
+        step(replica, number)
+    snapshot = replica.take_snapshot(phase.id, final=False, place=3)
+    assert (snapshot.held.units, snapshot.held.sequence) == (6, 3), "6 units come to the place at 6, not only to 3"
+    assert counts(state_in(replica, snapshot))[:8] == [1] * 6 + [0] * 2
+    assert replica.take_snapshot(phase.id, final=True, place=6).held.units == 8
+
+
+def test_a_member_that_is_not_captured_keeps_no_state(start):
+    replica, phase = replica_of(start), places(start, 2)
+    replica.enter(phase, MEMBERS[-1])
+    for number in range(3):
+        step(replica, number)
+    assert replica._snapshot_buffer._spare is None
+    assert replica.take_snapshot(phase.id, final=False, place=2).held.units == 6

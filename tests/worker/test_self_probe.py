@@ -44,7 +44,7 @@ class Harness:
 
 def test_what_is_computed_is_timed_and_told_and_nothing_is_applied():
     harness = Harness()
-    harness.replica.enter(phase_of(1, "bsp", end=8, snapshot=harness.start.snapshot))
+    harness.replica.enter(phase_of(1, "bsp", end=8, snapshot=harness.start.snapshot), 0)
     before = harness.replica.held()
     harness.measuring.measure(5)
     report = harness.recorder.take_report()

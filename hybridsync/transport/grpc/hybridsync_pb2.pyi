@@ -89,12 +89,14 @@ class OpenReply(_message.Message):
     def __init__(self, port: _Optional[int] = ..., connection_id: _Optional[bytes] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class SnapshotRequest(_message.Message):
-    __slots__ = ("phase_id", "final")
+    __slots__ = ("phase_id", "final", "place")
     PHASE_ID_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     phase_id: PhaseId
     final: bool
-    def __init__(self, phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., final: _Optional[bool] = ...) -> None: ...
+    place: int
+    def __init__(self, phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., final: _Optional[bool] = ..., place: _Optional[int] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
     __slots__ = ("snapshot_id", "num_bytes")
@@ -171,7 +173,7 @@ class PhaseId(_message.Message):
     def __init__(self, number: _Optional[int] = ..., nonce: _Optional[int] = ...) -> None: ...
 
 class Phase(_message.Message):
-    __slots__ = ("id", "spec", "members", "device_choice", "end_units", "applied", "dropped", "sequence", "source", "snapshot_id", "fingerprint", "servers", "reason", "shares", "order")
+    __slots__ = ("id", "spec", "members", "device_choice", "end_units", "applied", "dropped", "sequence", "source", "snapshot_id", "fingerprint", "servers", "reason", "shares", "order", "evaluate_units")
     ID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -187,6 +189,7 @@ class Phase(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
+    EVALUATE_UNITS_FIELD_NUMBER: _ClassVar[int]
     id: PhaseId
     spec: str
     members: _containers.RepeatedScalarFieldContainer[int]
@@ -202,7 +205,8 @@ class Phase(_message.Message):
     reason: str
     shares: _containers.RepeatedScalarFieldContainer[int]
     order: int
-    def __init__(self, id: _Optional[_Union[PhaseId, _Mapping]] = ..., spec: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ..., device_choice: _Optional[int] = ..., end_units: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., sequence: _Optional[int] = ..., source: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., fingerprint: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., shares: _Optional[_Iterable[int]] = ..., order: _Optional[int] = ...) -> None: ...
+    evaluate_units: int
+    def __init__(self, id: _Optional[_Union[PhaseId, _Mapping]] = ..., spec: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ..., device_choice: _Optional[int] = ..., end_units: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., sequence: _Optional[int] = ..., source: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., fingerprint: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., shares: _Optional[_Iterable[int]] = ..., order: _Optional[int] = ..., evaluate_units: _Optional[int] = ...) -> None: ...
 
 class RoleState(_message.Message):
     __slots__ = ("phase", "open", "stream", "completed")

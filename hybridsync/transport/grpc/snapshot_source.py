@@ -57,7 +57,7 @@ class SnapshotServicer(Servicer):
         super().__init__("SnapshotSource", unary={"TakeSnapshot": self._snapshot}, streams={"Read": self._read})
 
     def _snapshot(self, request: pb.SnapshotRequest) -> pb.Snapshot:
-        return encode(self._backend.take_snapshot(decode(PhaseId, request.phase_id), request.final))
+        return encode(self._backend.take_snapshot(decode(PhaseId, request.phase_id), request.final, request.place))
 
     def _read(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.SnapshotSource.Read"):
@@ -108,9 +108,9 @@ class SnapshotClient:
         self._stream = stub(self._channel, "SnapshotSource", "Read")
         self._reader = reader
 
-    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
-        """Keep a consistent copy of the state at the holder."""
-        request = pb.SnapshotRequest(phase_id=encode(phase_id), final=final)
+    def take_snapshot(self, phase_id: PhaseId, final: bool, place: int = 0) -> Snapshot:
+        """Keep a consistent copy of the state at the holder (see `SnapshotSource.take_snapshot`)."""
+        request = pb.SnapshotRequest(phase_id=encode(phase_id), final=final, place=place)
         secs = self._within(capture_secs(self._state_bytes))
         return decode(Snapshot, call(self._snapshot, request, secs, self._who, "TakeSnapshot", UNREACHABLE_SECS))
 
