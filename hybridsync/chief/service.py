@@ -379,7 +379,7 @@ class ChiefService:
 
     def _observe(self, report: Report) -> None:
         """Judge a worker by the seconds of its units."""
-        if found := self._state.detector.observe(report.id, report.unit_secs):
+        if found := self._state.detector.observe(report.id, report.unit_secs, self._clock.monotonic()):
             self._state.reports.decisions += found
             self._condition.notify_all()
 

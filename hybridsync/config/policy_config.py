@@ -1,5 +1,6 @@
 """The configuration of a run's policies: stragglers, momentum, learning rate and the end of lock-step."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,7 +19,8 @@ class PolicyConfig:
     Args:
         detector: rule that finds stragglers: "robust" (median and MAD, with a floor), "paper" (mean - std), or "off".
         detector_deviations: k of its threshold; None is 2 of "robust", 1 of "paper".
-        detector_window: units of a worker that are judged together.
+        detector_window: units of a worker that are judged together, at most.
+        detector_window_secs: seconds in which they come that are enough, from five units on; 0 for no such limit.
         detector_consecutive: windows in a row that make a straggler, and that clear it.
         detector_floor: for "robust" only: share of the median above which no worker counts as slow.
         speeds: relative speed of each worker's device, where they differ; () for all alike.
@@ -44,6 +46,7 @@ class PolicyConfig:
     detector: Literal["robust", "paper", "off"] = "robust"
     detector_deviations: float | None = None
     detector_window: int = 10
+    detector_window_secs: float = 5.0
     detector_consecutive: int = 4
     detector_floor: float = 0.9
     speeds: tuple[float, ...] = ()
@@ -89,6 +92,8 @@ class PolicyConfig:
         )
         for name in ("detector_window", "detector_consecutive"):
             require(getattr(self, name) >= 1, f"policy.{name}", "at least 1", getattr(self, name), "raise it")
+        secs = self.detector_window_secs
+        require(0 <= secs < math.inf, "policy.detector_window_secs", "0 or more, and finite", secs, "give seconds")
         floor = self.detector_floor
         has_floor = self.detector == "robust" or floor == PolicyConfig.detector_floor
         rule = f"left out with policy.detector={self.detector}"

@@ -8,10 +8,12 @@
     >>> [(decision.worker, decision.flagged, decision.rate) for decision in decisions]
     [(3, True, 25.0)]
 
-A worker's units make up windows, of ten by default, and windows make up rounds: a round ends when every participating
-worker has closed another window. A worker that closed several meanwhile is judged by all of them, so that the workers
-of a round are compared over the same stretch of time. A slowdown that hits all of them at once makes no worker a
-straggler.
+A worker's units make up windows, and windows make up rounds: a round ends when every participating worker has closed
+another window. A worker that closed several meanwhile is judged by all of them, so that the workers of a round are
+compared over the same stretch of time. A slowdown that hits all of them at once makes no worker a straggler.
+
+A window is ten units by default, and once a round has shown that they come slowly, as many as come in five seconds, at
+least five: where a step takes a second, four windows of ten are longer than a published slowness lasts (23 steps).
 
 Source: the detector of Sync-Switch (Li et al., ICDCS 2021), reconstructed as `PaperRule`, with its known weaknesses;
 `RobustRule` mends them.
@@ -27,8 +29,10 @@ from typing import NamedTuple, Protocol
 
 from hybridsync.config.policy_config import PolicyConfig
 
-WINDOW = 10
-"""Units of a worker that are judged together, unless a configuration says otherwise."""
+WINDOW, WINDOW_SECS = 10, 5.0
+"""Units of a worker that are judged together, and the seconds of them that are enough, unless a configuration says."""
+LEAST = 5
+"""Units of a window that is short for the time it takes: of five, a long one at either end is in no rate."""
 PATIENCE = 3
 """A worker that has closed a window waits for the others' through so many of its own reports."""
 
@@ -178,7 +182,6 @@ class _Watched:
     """Holds what is known of one worker.
 
     Args:
-      window: units that are judged together.
       secs: seconds of each of its units since the last round.
       waited: reports of its own since it has closed a window.
       units_per_sec: units per second of the last round that it was in, at speed 1; None before one.
@@ -189,7 +192,6 @@ class _Watched:
       awaited: whether a round waits for its windows; False for a worker that is left out and measures itself.
     """
 
-    window: int
     secs: list[float] = field(default_factory=list)
     waited: int = 0
     units_per_sec: float | None = None
@@ -199,13 +201,13 @@ class _Watched:
     flagged: bool = False
     awaited: bool = True
 
-    @property
-    def num_windows(self) -> int:
-        return len(self.secs) // self.window
+    def num_windows(self, window: int) -> int:
+        return len(self.secs) // window
 
-    def take(self, round_index: int, num_rounds: int) -> list[float]:
+    def take(self, window: int, round_index: int, num_rounds: int) -> list[float]:
         """Return the units of one of the rounds that its closed windows are divided among."""
-        first, last = (i * self.num_windows // num_rounds * self.window for i in (round_index, round_index + 1))
+        num_windows = self.num_windows(window)
+        first, last = (i * num_windows // num_rounds * window for i in (round_index, round_index + 1))
         return self.secs[first:last]
 
 
@@ -217,7 +219,8 @@ class Detector:
     Args:
       rule: rule that decides which worker is slow.
       speeds: worker -> how many times as fast as the others it is known to be, where devices differ; 1 where absent.
-      window: units of a worker that are judged together.
+      window: units of a worker that are judged together, at most.
+      window_secs: seconds in which they come that are enough; 0 for no such limit.
 
     Attributes:
       threshold: units a second, at speed 1, below which the last round held a worker for slow; None before one.
@@ -225,10 +228,16 @@ class Detector:
     """
 
     def __init__(
-        self, rule: Rule | None = None, speeds: Mapping[int, float] | None = None, window: int = WINDOW
+        self,
+        rule: Rule | None = None,
+        speeds: Mapping[int, float] | None = None,
+        window: int = WINDOW,
+        window_secs: float = WINDOW_SECS,
     ) -> None:
         self.rule: Rule = rule or RobustRule()
-        self._window = window
+        self._window = self._most = window
+        self._window_secs = window_secs
+        self._round_at: float | None = None  # clock seconds of the last round's end, or of the first report
         self._speeds = dict(speeds or {})
         self._watched: dict[int, _Watched] = {}
         self.threshold: float | None = None
@@ -269,49 +278,64 @@ class Detector:
         """
         expected = set(workers) - self.excluded
         for worker in sorted(expected):
-            self._watched.setdefault(worker, _Watched(self._window))
+            self._watched.setdefault(worker, _Watched())
         for worker, watched in self._watched.items():
             watched.secs, watched.waited, watched.units_per_sec = [], 0, None
             watched.awaited = worker in expected
-        self._late = expected
+        self._late, self._round_at = expected, None
 
-    def observe(self, worker: int, secs: Sequence[float]) -> list[Decision]:
+    def observe(self, worker: int, secs: Sequence[float], at: float = 0.0) -> list[Decision]:
         """Take what a worker reports, which may be nothing; return what it is decided by, in order.
 
         Args:
           worker: id of the worker.
           secs: seconds of each unit since the worker's last report: local computation and transfer, without waiting for
             others.
+          at: time of the report, in seconds of a clock, by which long windows are cut short.
         """
+        if self._round_at is None:
+            self._round_at = at
         if worker in self.excluded:
             return []
         watched = self._watched.get(worker)
         if watched is None:
-            watched = self._watched[worker] = _Watched(self._window)
+            watched = self._watched[worker] = _Watched()
             self._late.add(worker)
         if secs:
             usual = min(secs) > 0.0 and math.isfinite(sum(secs))
             watched.secs += secs if usual else [unit for unit in secs if 0.0 < unit < math.inf]
-        if not watched.num_windows:
+        if not watched.num_windows(self._window):
             return []
         self._late.discard(worker)
         watched.waited += 1
         if self._late and watched.waited <= PATIENCE:
             return []
-        ready = {other: each for other, each in self._watched.items() if each.num_windows}
-        awaited = [each.num_windows for each in ready.values() if each.awaited]
-        num_rounds = min(awaited or [each.num_windows for each in ready.values()])
+        window = self._window
+        ready = {other: each for other, each in self._watched.items() if each.num_windows(window)}
+        awaited = [each.num_windows(window) for each in ready.values() if each.awaited]
+        num_rounds = min(awaited or [each.num_windows(window) for each in ready.values()])
         decisions = [found for i in range(num_rounds) for found in self._round(ready, i, num_rounds)]
         for each in ready.values():
-            del each.secs[: each.num_windows * self._window]
+            del each.secs[: each.num_windows(window) * window]
             each.waited = 0
         self._late = {other for other, each in self._watched.items() if each.awaited}
+        self._resize(window * num_rounds, at)
         return decisions
 
+    def _resize(self, num_units: int, at: float) -> None:
+        """Choose the next windows' length by the time in which `num_units` of each worker have come."""
+        assert self._round_at is not None
+        took, self._round_at = at - self._round_at, at
+        self._window = self._most
+        if self._window_secs and took > 0:
+            self._window = min(self._most, max(LEAST, math.ceil(self._window_secs * num_units / took)))
+
     def _round(self, ready: Mapping[int, _Watched], index: int, num_rounds: int) -> list[Decision]:
-        ready = {worker: watched for worker, watched in ready.items() if watched.take(index, num_rounds)}
+        ready = {worker: watched for worker, watched in ready.items() if watched.take(self._window, index, num_rounds)}
         for worker, watched in ready.items():
-            rate = self.rule.units_per_sec(watched.take(index, num_rounds)) / self._speeds.get(worker, 1.0)
+            rate = self.rule.units_per_sec(watched.take(self._window, index, num_rounds)) / self._speeds.get(
+                worker, 1.0
+            )
             watched.units_per_sec = watched.known = rate
         rates = [
             watched.units_per_sec for _, watched in sorted(self._watched.items()) if watched.units_per_sec is not None
@@ -349,7 +373,7 @@ class NullDetector(Detector):
     def begin(self, workers: Iterable[int]) -> None:
         pass
 
-    def observe(self, worker: int, secs: Sequence[float]) -> list[Decision]:
+    def observe(self, worker: int, secs: Sequence[float], at: float = 0.0) -> list[Decision]:
         return []
 
 
@@ -363,4 +387,4 @@ def detector_of(config: PolicyConfig) -> Detector:
         rule = PaperRule(consecutive=consecutive)
     if config.detector_deviations is not None:
         rule = replace(rule, deviations=config.detector_deviations)
-    return Detector(rule, dict(enumerate(config.speeds)), config.detector_window)
+    return Detector(rule, dict(enumerate(config.speeds)), config.detector_window, config.detector_window_secs)

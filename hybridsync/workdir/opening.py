@@ -24,7 +24,7 @@ from hybridsync.core.units import Range
 from hybridsync.interfaces.commands import Order
 from hybridsync.interfaces.messages import Snapshot, StateVersion
 from hybridsync.phases.schedule import kept_orders, rescaled, resumed
-from hybridsync.policies.plan_checks import CheckOrder, checked_order
+from hybridsync.policies.plan_checks import CheckOrder, checked_order, order_warning
 from hybridsync.storage import apply_log
 from hybridsync.storage.checkpoints import CheckpointStore, Restored
 from hybridsync.storage.durable import Fence, HeldLock, PhaseNumberFile, WorkdirLock, make_directory, unfenced
@@ -131,6 +131,8 @@ class Opening:
             recorder.progress.show_line(f"accepted: the run goes on with another {change}")
         for step, reason in self.quarantined:
             recorder.progress.show_line(f"checkpoint {step} is damaged and was set aside: {reason}")
+        if warning := order_warning(self.run.plan, self.run.config.workers):
+            recorder.progress.show_line(warning)
         for end in self.given_up:
             recorder.progress.show_line(
                 f"lock-step had ended early at unit {end:,}; with policy.trigger={self.run.config.policy.trigger} and "

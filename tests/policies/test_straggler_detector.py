@@ -303,13 +303,13 @@ def test_decisions_alternate_for_each_worker_and_agree_with_who_is_flagged(
         assert detector.flagged == tuple(sorted(held))
 
 
-def flagged_after(**values: Any) -> int | None:
+def flagged_after(step_secs: float = 0.125, **values: Any) -> int | None:
     """Return after how many units a worker that is a quarter slower than three others is a straggler."""
     detector = detector_of(PolicyConfig(**values))
     detector.begin(range(4))
     for units in range(1, 100):
         for worker in range(4):
-            detector.observe(worker, [0.125 if worker == 2 else 0.1])
+            detector.observe(worker, [0.125 if worker == 2 else 0.1], at=units * step_secs)
         if detector.flagged:
             return units
     return None
@@ -318,6 +318,7 @@ def flagged_after(**values: Any) -> int | None:
 def test_the_detectors_numbers_are_the_configurations() -> None:
     assert flagged_after() == 40
     assert flagged_after(detector_window=5) == 20
+    assert flagged_after(detector_window=3, step_secs=2.0) == 12, "a smaller window is not made longer"
     assert flagged_after(detector_consecutive=2) == 20
     assert flagged_after(detector_floor=0.75) is None
     assert flagged_after(detector="paper", detector_consecutive=1) == 10
@@ -327,8 +328,18 @@ def test_the_detectors_numbers_are_the_configurations() -> None:
 
 
 @pytest.mark.parametrize(
+    ("step_secs", "steps"), [(0.5, 40), (0.6, 10 + 10 + 2 * 9), (1.3, 10 + 3 * 5), (30.0, 10 + 3 * 5)]
+)
+def test_where_steps_take_long_a_window_is_as_many_as_come_in_five_seconds_but_at_least_five(
+    step_secs: float, steps: int
+) -> None:
+    assert flagged_after(step_secs) == steps
+    assert flagged_after(step_secs, detector_window_secs=0.0) == 40
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
-    [("window", 0), ("consecutive", 0), ("floor", 0.0), ("floor", 1.5), ("deviations", -1.0)],
+    [("window", 0), ("window_secs", -1.0), ("consecutive", 0), ("floor", 0.0), ("floor", 1.5), ("deviations", -1.0)],
 )
 def test_numbers_with_which_nobody_could_be_judged_are_refused(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"policy.detector_{name} must be"):

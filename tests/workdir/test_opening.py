@@ -130,6 +130,14 @@ def test_a_completed_run_is_returned_as_it_ended(workdir):
     assert changed <= {"config.json"}
 
 
+@pytest.mark.parametrize(
+    ("plan", "warns"), [("asp:50%,bsp", True), ("ssp:50%,bsp_server", True), ("bsp:50%,asp", False)]
+)
+def test_a_plan_with_lock_step_after_asynchrony_warns_once(capsys, plan, warns):
+    assert tally_trainer(plan, 16, progress=True).fit().completed
+    assert capsys.readouterr().err.count("lock-step comes after asynchrony") == warns
+
+
 def test_a_completed_run_says_so_to_who_follows_its_progress(workdir, capsys):
     assert tally_trainer("bsp", WORKLOAD, workdir=workdir).fit().completed
     assert "nothing is left to do" not in capsys.readouterr().err

@@ -34,6 +34,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         syncswitch_frontier.HALF_RATE,
         syncswitch_frontier.QUARTER_RATE,
         syncswitch_frontier.LONGER,
+        syncswitch_frontier.LONG,
         syncswitch_diverging.EXPERIMENT,
         syncswitch_momentum.EXPERIMENT,
         syncswitch_order.DIGITS,
