@@ -2,7 +2,8 @@
 
 Each worker's gradient is a program of its own on its own devices, so that compute times, losses, dropped units and
 shares of a step are what they are elsewhere. The last thread to come joins their leaves without a copy and runs one
-program, the sum over the axis of the workers; the update follows on the same mesh.
+program, the sum over the axis of the workers; the update follows on the same mesh. What has no dimension to be joined
+along, the loss and the weight above all, is summed on the host, in the members' order.
 
 On CPU devices, one for each worker, a sum has the bits of the ordered sum of `threads`, but for zeros: a sum of
 negative zeros is 0, which no optimizer sees.
@@ -11,7 +12,8 @@ negative zeros is 0, which no optimizer sees.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -20,7 +22,10 @@ from hybridsync.collectives.backend import Collectives, CommunicatorPhase
 from hybridsync.collectives.threads import ThreadCollectives, ThreadCommunicator
 from hybridsync.devices.mesh import XLA
 from hybridsync.devices.placement import JOINT, DevicePlacement
+from hybridsync.devices.staging import host_numbers
 from hybridsync.training.compiled_programs import Programs
+
+T = TypeVar("T")
 
 
 def collectives_of(programs: Programs) -> Collectives:
@@ -40,11 +45,12 @@ class JointCollectives:
     def __init__(self, programs: Programs) -> None:
         assert isinstance(programs.placement, DevicePlacement), "each worker has devices of its own"
         self._placement, self._contribution = programs.placement, programs.contribution
-        self._lift = self._placement.jit(_lifted)
-        shapes = jax.tree.leaves(programs.contribution)
-        totals = self._placement.shardings(programs.contribution, JOINT)
-        self._side_by_side = self._placement.side_by_side(programs.contribution)
-        self._sum = jax.jit(functools.partial(_summed, shapes), out_shardings=totals)
+        leaves, self._structure = jax.tree.flatten(programs.contribution)
+        self._is_number = [not leaf.ndim for leaf in leaves]
+        arrays = [leaf for leaf in leaves if leaf.ndim]
+        totals = self._arrays(self._placement.shardings(programs.contribution, JOINT))
+        self._side_by_side = self._arrays(self._placement.side_by_side(programs.contribution))
+        self._sum = jax.jit(functools.partial(_summed, arrays), out_shardings=totals)
         self._absent: dict[int, list[jax.Array]] = {}
 
     def prepare(self, *, sums: bool, groups: bool) -> None:
@@ -57,30 +63,39 @@ class JointCollectives:
         )
 
     def _total(self, members: tuple[int, ...], contributions: tuple) -> Any:
-        brought = dict(zip(members, contributions, strict=True))
+        brought = dict(zip(members, map(self._at_seat, members, contributions), strict=True))
         seats = range(self._placement.num_seats)
-        columns = [self._column(seat, brought[seat]) if seat in brought else self._neutral(seat) for seat in seats]
-        total = self._sum(self._placement.joined(columns, self._side_by_side))
-        return jax.tree.structure(self._contribution).unflatten(total)
+        columns = [self._arrays(brought[seat]) if seat in brought else self._neutral(seat) for seat in seats]
+        arrays = self._sum(self._placement.joined(columns, self._side_by_side))
+        numbers = zip(*(host_numbers(self._numbers(leaves)) for leaves in brought.values()), strict=True)
+        # Two programs over all devices at a time may wait for each other for ever: each has some of the threads that
+        # both need. So none is begun before the last one's end.
+        found = iter(jax.block_until_ready(arrays)), map(_number, numbers)
+        return self._structure.unflatten(next(found[is_number]) for is_number in self._is_number)
 
-    def _column(self, seat: int, contribution: Any) -> list[jax.Array]:
-        """Return a contribution's leaves at its seat, each with one dimension at least."""
-        leaves = jax.tree.leaves(self._placement.at_worker(contribution, seat))
-        scalars = iter(self._lift([leaf for leaf in leaves if not leaf.ndim]))
-        return [leaf if leaf.ndim else next(scalars) for leaf in leaves]
+    def _at_seat(self, seat: int, contribution: Any) -> list[jax.Array]:
+        return jax.tree.leaves(self._placement.at_worker(contribution, seat))
+
+    def _arrays(self, leaves: Sequence[T]) -> list[T]:
+        return [leaf for leaf, is_number in zip(leaves, self._is_number, strict=True) if not is_number]
+
+    def _numbers(self, leaves: Sequence[T]) -> list[T]:
+        return [leaf for leaf, is_number in zip(leaves, self._is_number, strict=True) if is_number]
 
     def _neutral(self, seat: int) -> list[jax.Array]:
         if seat not in self._absent:
-            self._absent[seat] = self._column(seat, jax.tree.map(_nothing, self._contribution))
+            self._absent[seat] = self._arrays(self._at_seat(seat, jax.tree.map(_nothing, self._contribution)))
         return self._absent[seat]
+
+
+def _number(brought: Sequence[np.generic]) -> np.generic:
+    """Return the ordered sum of numbers; of integers the maximum."""
+    add = np.add if brought[0].dtype == np.float32 else np.maximum
+    return functools.reduce(add, brought)
 
 
 def _nothing(leaf: Any) -> np.ndarray:
     return np.full(leaf.shape, 0.0 if leaf.dtype == np.float32 else np.iinfo(leaf.dtype).min, leaf.dtype)
-
-
-def _lifted(scalars: list[jax.Array]) -> list[jax.Array]:
-    return [scalar[None] for scalar in scalars]
 
 
 def _summed(shapes: list[Any], joined: list[jax.Array]) -> list[jax.Array]:

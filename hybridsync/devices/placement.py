@@ -24,6 +24,8 @@ from hybridsync.devices.rules import Places
 Rules = tuple[tuple[str, tuple[str, ...]], ...]
 JOINT = -1
 """In place of a seat's number: the joint mesh."""
+MOST_NUMBERS = 64
+"""How many numbers lie on the joint mesh for the programs that take them."""
 
 
 class Placement(Protocol):
@@ -167,6 +169,7 @@ class DevicePlacement:
         self._is_single = division.size == 1
         self._cached: dict[Any, list[Any]] = {}
         self._programs: dict[Callable, Callable] = {}
+        self._kept: dict[tuple[Any, Any], jax.Array] = {}
         # jax 0.10.2 lets several threads fill the list of an array's shards at the same time, and finds too many or
         # too few of them then. One at a time, before others see the array.
         self._splitting = threading.Lock()
@@ -191,11 +194,14 @@ class DevicePlacement:
         return self._moved(tree, 0)
 
     def at_replica(self, tree: Any) -> Any:
-        return self._moved(tree, JOINT)
+        arrays = [leaf for leaf in jax.tree.leaves(tree) if not isinstance(leaf, np.generic)]
+        return tree if self._lie(arrays, JOINT) else self._moved(tree, JOINT)  # a program takes the numbers there
 
     def at_worker(self, tree: Any, worker: int) -> Any:
-        seat = worker % self.num_seats
-        if self.num_seats > 1 and self.where(tree) == JOINT:
+        seat, leaves = worker % self.num_seats, jax.tree.leaves(tree)
+        if self._lie(leaves, seat):
+            return tree
+        if self.num_seats > 1 and self.where(leaves) == JOINT:
             return self.views(tree)[seat]
         return self._moved(tree, seat)
 
@@ -269,6 +275,26 @@ class DevicePlacement:
                 return next((at for at, devices in self._sets.items() if devices == there), None)
         return None
 
+    def _lie(self, leaves: Sequence[Any], where: int) -> bool:
+        there = self._sets[where]
+        return all(isinstance(leaf, jax.Array) and leaf.sharding.device_set == there for leaf in leaves)
+
+    def numbers(self, leaves: Sequence[Any]) -> list[Any]:
+        """Return leaves with arrays on the joint mesh in place of numbers of the host.
+
+        A program puts a number on each device, which takes longer than all else in its call: so those of the last steps
+        are kept.
+        """
+        return [self._number(leaf) if isinstance(leaf, np.generic) else leaf for leaf in leaves]
+
+    def _number(self, value: np.generic) -> jax.Array:
+        key = value.dtype, value.item()
+        if key not in self._kept:
+            if len(self._kept) >= MOST_NUMBERS:
+                self._kept.clear()
+            self._kept[key] = jax.device_put(value, self._sharding(JOINT, PartitionSpec()))
+        return self._kept[key]
+
     def mesh(self, where: int) -> Mesh:
         """Return the mesh of a seat, or the joint one."""
         return self.joint if where == JOINT else self._seats[where]
@@ -290,8 +316,7 @@ class DevicePlacement:
 
     def _moved(self, tree: Any, where: int) -> Any:
         leaves, treedef = jax.tree.flatten(tree)
-        there = self._sets[where]
-        if all(isinstance(leaf, jax.Array) and leaf.sharding.device_set == there for leaf in leaves):
+        if self._lie(leaves, where):
             return tree
         shardings = self.shardings(tree, where)
         # Memory of the host is lent and filled again: a copy, before this returns.
@@ -330,6 +355,8 @@ class _Placed:
         if program is None:
             with self._lock:
                 program = self._compiled.setdefault(key, self._compile(where, args, static))
+        if where == JOINT and self._placement.num_seats > 1:
+            args = structure.unflatten(self._placement.numbers(leaves))
         return program(*args, **static)
 
     def eval_shape(self, *args: Any) -> Any:

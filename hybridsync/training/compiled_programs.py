@@ -348,7 +348,7 @@ class Programs:
             Parameters(state.params, state.model_state),
             state.opt_state,
             state.counters,
-            total,
+            _without_loss(total),
             np.int32(units),
             np.float32(factor),
             np.float32(blend),
@@ -367,7 +367,7 @@ class Programs:
             # As arrays have them: the scalars of an abstract state may be weaker than those that arrive.
             state, total = (
                 jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), tree)
-                for tree in (self.state, self.contribution)
+                for tree in (self.state, _without_loss(self.contribution))
             )
             parameters = Parameters(state.params, state.model_state)
             scalars = np.int32(1), np.float32(1.0), np.float32(1.0)
@@ -547,6 +547,11 @@ def _rounded_grads(contribution: dict) -> dict:
 def _total(contributions: tuple) -> dict:
     """Return the ordered sum of contributions: floats add up in member order, integers take the maximum."""
     return functools.reduce(_add, contributions)
+
+
+def _without_loss(total: dict) -> dict:
+    """Return what an update reads of a total: its loss is another number in each step."""
+    return {**total, "floats": {name: part for name, part in total["floats"].items() if name != "loss"}}
 
 
 def _add(left: dict, right: dict) -> dict:

@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from hybridsync.config import HangConfig
 from hybridsync.core.activity import current
 from hybridsync.core.clock import Clock
@@ -20,6 +18,7 @@ from hybridsync.core.deadlines import LATE_SECS
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import UnitSet
 from hybridsync.core.work_deadlines import UNWATCHED, Piece, UnitLimit, Watching
+from hybridsync.devices.staging import host_numbers
 from hybridsync.interfaces.reports import BESIDE, COMPILING, COMPUTING, READING, SEND, Report, Span
 
 RECENT_SHARE = 0.25
@@ -319,7 +318,7 @@ class WorkerRecorder:
             if now - self._reported > LATE_SECS:  # this process stood still, or got no processor: it hangs nowhere
                 self._awake = now
             self._reported = now
-        values = [value for value in map(float, jax.device_get(losses)) if math.isfinite(value)] if losses else []
+        values = [value for value in map(float, host_numbers(losses)) if math.isfinite(value)]
         # `completed` counts a step a moment after its update: before that, the step has not ended for anybody.
         first, last = stamps() if completed else _no_stamps()
         return Report(

@@ -73,3 +73,9 @@ def test_leaves_of_numpy_among_others_are_taken_as_they_are(staged: None) -> Non
 
 def test_divided_leaves_come_whole(on_devices: Callable[..., Any]) -> None:
     assert on_devices("staged_shards") == {"kinds": ["pinned_host"], "equal": True}
+
+
+def test_scalars_of_jax_and_of_numpy_become_numbers_with_their_bits() -> None:
+    found = staging.host_numbers([jnp.float32(1.1), jnp.int32(-3), np.float32(2.5), np.array(7, np.int32)])
+    assert found == [np.float32(1.1), -3, 2.5, 7]
+    assert [type(number) for number in found] == [np.float32, np.int32, np.float32, np.int32]
