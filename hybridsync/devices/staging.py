@@ -1,4 +1,4 @@
-"""From the devices of a worker to arrays of the host: through pinned memory where the devices are GPUs.
+"""From the devices of a worker to arrays and numbers of the host: through pinned memory where the devices are GPUs.
 
 A copy from a GPU into memory that may be paged goes at a few GB/s. Into pinned memory it goes as fast as the bus, for
 all leaves in one program, and NumPy reads them there in place.

@@ -39,6 +39,9 @@ def test_a_worker_killed_on_a_mesh_costs_the_other_nothing(tmp_path: Path) -> No
         assert job.wait() == 0, job.output + job.logs()
     assert job.summary()["units"]["rolled_back"] == 0, "the survivor's state was on devices of its own"
     assert [0] in [event["members"] for event in job.events("phase_entered") if event["reason"] == "death"]
+    compiled = [line for line in job.log("worker-0").splitlines() if "compiling" in line]
+    for program in ("_unit_gradient", "_update_program"):
+        assert sum(program in line for line in compiled) == 1, "the survivor stepped on with what it had compiled"
 
 
 def test_a_worker_whose_gpu_jax_does_not_find_is_refused_and_computes_on_no_cpu(
