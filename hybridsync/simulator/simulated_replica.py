@@ -75,7 +75,9 @@ class Replica:
         self.first_applied = self.first_applied or self.last_applied
         if self._simulated.logs_updates:
             phase_id, base, weight = self._phase.id.number, self._sequence - 1, float(len(units))
-            self._log.write(Entry(phase_id, self._sequence, units, base, factor, weight, 1.0, slots))
+            self._log.write(
+                Entry(phase_id, self._sequence, units, base=base, rate=factor, weight=weight, blend=1.0, slots=slots)
+            )
 
     def store_full_sync(self, reply: GroupReply, state: Any, factor: float) -> None:
         """Hold what a full synchronisation made of everybody's replicas (see `hybridsync.worker.replica.Replica`)."""

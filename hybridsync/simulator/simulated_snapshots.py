@@ -41,7 +41,15 @@ class SimulatedSnapshots:
         held = StateVersion(phase_id, units, sequence, self._arithmetic.fingerprint(state))
         self._num_snapshots += 1
         size = self._arithmetic.sizes.state
-        snapshot = Snapshot(self._num_snapshots, held, applied, tuple(dropped), size, stamps[0], stamps[1])
+        snapshot = Snapshot(
+            self._num_snapshots,
+            held,
+            applied,
+            dropped=tuple(dropped),
+            num_bytes=size,
+            first_applied=stamps[0],
+            last_applied=stamps[1],
+        )
         self._kept = snapshot, state
         return snapshot
 
