@@ -190,7 +190,14 @@ class Trainer:
     ) -> None:
         check_known("Trainer", fields, [*annotations(RunConfig), *_OPTIONS])
         config = RunConfig(**fields) if config is None else dataclasses.replace(config, **fields)
-        run = Run(config, task, optimizer, _path(workdir), _path(file), checked_callbacks(callbacks, "callbacks"))
+        run = Run(
+            config,
+            task,
+            optimizer,
+            workdir=_path(workdir),
+            file=_path(file),
+            callbacks=checked_callbacks(callbacks, "callbacks"),
+        )
         self._run = _planned(run, _path(history))
         self._run.check()
         if resume not in get_args(Resume):
@@ -305,7 +312,8 @@ class Trainer:
                 recorder = Recorder.null(clock, progress, began, lines)
             else:
                 recorder = Recorder.open(
-                    *(run.workdir, clock),
+                    run.workdir,
+                    clock,
                     timeline=run.config.telemetry.timeline,
                     progress=progress,
                     opened=began,

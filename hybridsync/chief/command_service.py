@@ -116,13 +116,13 @@ class CommandService:
                 role,
                 role_id,
                 state_of(role, role_id),
-                rates.get(role_id, 0.0) if role == "worker" else 0.0,
-                newest.restarts.get((role, role_id), 0),
-                member.hello.pid if member is not None else 0,
-                role == "worker" and role_id in slow,
-                newest.sent_bytes.get(role_id, 0) if role == "worker" else 0,
-                newest.received_bytes.get(role_id, 0) if role == "worker" else 0,
-                newest.host_of(role, role_id),
+                units_per_sec=rates.get(role_id, 0.0) if role == "worker" else 0.0,
+                restarts=newest.restarts.get((role, role_id), 0),
+                pid=member.hello.pid if member is not None else 0,
+                is_slow=role == "worker" and role_id in slow,
+                sent_bytes=newest.sent_bytes.get(role_id, 0) if role == "worker" else 0,
+                received_bytes=newest.received_bytes.get(role_id, 0) if role == "worker" else 0,
+                host=newest.host_of(role, role_id),
             )
 
         places = [

@@ -159,7 +159,15 @@ class GroupRounds:
         updates, self._updates = tuple(self._updates), []
         applied, dropped = self._applied.ranges(), self._dropped.ranges()
         return GroupReply(
-            reply.members, (), reply.sequence, reply.units, reply.optimizer, True, applied, dropped, updates
+            reply.members,
+            (),
+            reply.sequence,
+            units=reply.units,
+            optimizer=reply.optimizer,
+            is_full_sync=True,
+            applied=applied,
+            dropped=dropped,
+            updates=updates,
         )
 
     def _update(self, told: dict[int, list[AppliedUnit]], optimizer: bool) -> GroupUpdate:
@@ -170,5 +178,10 @@ class GroupRounds:
         ]
         slots, units, bases = (tuple(each) for each in zip(*own, strict=True)) if own else ((), (), ())
         return GroupUpdate(
-            self._sequence, units, slots, bases, tuple(self._slots[worker] for worker in told), optimizer
+            self._sequence,
+            units,
+            slots,
+            bases=bases,
+            group=tuple(self._slots[worker] for worker in told),
+            optimizer=optimizer,
         )

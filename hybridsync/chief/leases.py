@@ -215,7 +215,9 @@ class Leases:
             in_hand = self.ledger.holders().get(key, 0) if wanted > 1 else 0
             secs = WORKER_SECS if phase.mode.is_served else MESH_SECS  # MESH_SECS where the end waits for all workers
             room = self.ledger.room(phase.end_units)
-            count = worker_grant(rate, room, len(phase.members), wanted, in_hand, secs, self._all_per_sec)
+            count = worker_grant(
+                rate, room, len(phase.members), wanted=wanted, in_hand=in_hand, secs=secs, all_per_sec=self._all_per_sec
+            )
         had = stream.ranges(0, len(stream)) if self.ledger.num_waiting else ()
         if key in self._doubted:
             had = (*had, *self._doubted[key].ranges())

@@ -241,9 +241,9 @@ class Ledger:
             self.workload,
             self._issued,
             len(self._applied),
-            len(self._dropped),
-            self.num_outstanding,
-            self.rolled_back,
+            dropped=len(self._dropped),
+            outstanding=self.num_outstanding,
+            rolled_back=self.rolled_back,
         )
 
     def applied(self) -> UnitSet:

@@ -97,7 +97,9 @@ class RunState:
         self.clock, self.schema, self.ledger = clock, schema, ledger
         self.condition = clock.condition()
         self.waits = Waits(clock, self.condition)
-        self.members = RunMembership(num_workers, num_servers, lease_secs, clock.monotonic(), late, min_workers)
+        self.members = RunMembership(
+            num_workers, num_servers, lease_secs, now=clock.monotonic(), late=late, min_workers=min_workers
+        )
         self.leases = Leases(ledger)
         self.phase_members = PhaseMembership()
         self.grouping: GroupRounds | None = None
@@ -272,7 +274,13 @@ class RunState:
             return
         hello, now = member.hello, self.clock.wall()
         event = RoleEvent(
-            *(role, role_id, hello.pid, reason, now), quarantined=quarantined, restart_count=hello.restart_count
+            role,
+            role_id,
+            hello.pid,
+            reason=reason,
+            wall=now,
+            quarantined=quarantined,
+            restart_count=hello.restart_count,
         )
         self.reports.lost.append(event)
         self.end_process(event)

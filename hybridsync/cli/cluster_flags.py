@@ -165,7 +165,15 @@ def _prepare(job: Job, launch: Launch) -> None:
 
 def _cluster_spec(num_hosts: int, address: str, certs: str) -> ClusterSpec:
     """Return the place of the head, as far as it is known before the job begins."""
-    return ClusterSpec(f"{address}:0", 0, num_hosts, address, local_path(certs), FLAGS.slots, FLAGS.collectives_network)
+    return ClusterSpec(
+        f"{address}:0",
+        0,
+        num_hosts,
+        address=address,
+        certificates=local_path(certs),
+        slots=FLAGS.slots,
+        collectives_network=FLAGS.collectives_network,
+    )
 
 
 def _passed_on(launch: Launch, *but: str) -> Iterator[str]:

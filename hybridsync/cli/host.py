@@ -52,10 +52,10 @@ def cluster_of(place: Place) -> ClusterSpec:
         place.head,
         place.index,
         place.hosts,
-        FLAGS.address or own_address(place),
-        local_path(FLAGS.certs),
-        FLAGS.slots,
-        FLAGS.collectives_network,
+        address=FLAGS.address or own_address(place),
+        certificates=local_path(FLAGS.certs),
+        slots=FLAGS.slots,
+        collectives_network=FLAGS.collectives_network,
     )
 
 

@@ -95,7 +95,7 @@ def simulate_here(console: Console) -> None:
         found = written_out(asked, file, console.print, history=FLAGS.history, prefer=SIMULATED).plan
         plans = tuple(found if plan == AUTO else plan for plan in plans)
     config = dataclasses.replace(config, plan=plans[0]) if plans else config
-    study = Study(config, plans, FLAGS.seeds, scenario, about, FLAGS.gradients)
+    study = Study(config, plans, FLAGS.seeds, scenario=scenario, about=about, gradients=FLAGS.gradients)
 
     from hybridsync.simulator.campaign import carry_out
     from hybridsync.simulator.simulation import sizes_of

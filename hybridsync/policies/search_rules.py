@@ -297,7 +297,9 @@ def advance(rules: Rules, outcomes: Iterable[Outcome]) -> Search:
         reference = Setting(LOCK_STEP, tuple(found), None)
         tried.append(reference)
         if len(found) < rules.runs:
-            return Search(rules, None, tuple(tried), Wanted(LOCK_STEP, len(found)), LOCK_STEP, Fraction(0))
+            return Search(
+                rules, None, tuple(tried), missing=Wanted(LOCK_STEP, len(found)), share=LOCK_STEP, below=Fraction(0)
+            )
         target = reference.mean
         assert target is not None
     low, high = Fraction(0), LOCK_STEP
@@ -309,11 +311,13 @@ def advance(rules: Rules, outcomes: Iterable[Outcome]) -> Search:
         if setting.outcomes:
             tried.append(setting)
         if setting.accepted is None:
-            return Search(rules, target, tuple(tried), Wanted(share, len(setting.outcomes)), high, low)
+            return Search(
+                rules, target, tuple(tried), missing=Wanted(share, len(setting.outcomes)), share=high, below=low
+            )
         low, high = (low, share) if setting.accepted else (share, high)
         if setting.accepted and rules.hint is not None:
             break
-    return Search(rules, target, tuple(tried), None, high, low)
+    return Search(rules, target, tuple(tried), missing=None, share=high, below=low)
 
 
 def cost(settings: Sequence[Setting], answer: Fraction) -> Cost:

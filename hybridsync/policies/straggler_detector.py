@@ -364,7 +364,15 @@ class Detector:
         rounds, watched.against, watched.flagged = watched.against, 0, slow
         self._flagged = None
         centre, threshold = level.centre * speed, level.threshold * speed
-        return Decision(worker, slow, watched.units_per_sec * speed, centre, threshold, rounds, num_workers)
+        return Decision(
+            worker,
+            slow,
+            watched.units_per_sec * speed,
+            centre=centre,
+            threshold=threshold,
+            rounds=rounds,
+            workers=num_workers,
+        )
 
 
 class NullDetector(Detector):

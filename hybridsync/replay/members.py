@@ -90,7 +90,14 @@ def in_members(
                 ordered = RoleProcess(fork_server_client, ROLE, index, 0, log, environment=environment)
                 members.append(ordered.started())
                 spec = RoleSpec(
-                    *(ROLE, index, 0, service.address, str(job), num_members, 0, addresses.host),
+                    ROLE,
+                    index,
+                    0,
+                    coordinator=service.address,
+                    workdir=str(job),
+                    num_workers=num_members,
+                    num_servers=0,
+                    host=addresses.host,
                     collective=phase.collective,
                     num_devices=backend.num_devices,
                 )
@@ -161,7 +168,9 @@ def run_member(child: Child, spec: RoleSpec, workdir: Path, make_run: Callable[[
     note = _Progress(child)
     if lockstep:
         communicator.enter()
-        state = as_member(programs, state, phase, phase.members[spec.role_id], communicator, note)
+        state = as_member(
+            programs, state, phase, worker=phase.members[spec.role_id], communicator=communicator, note=note
+        )
     elif phase.mode.has_group_rounds:
         state = in_groups(programs, state, phase, note, (communicator, spec.role_id))
     else:

@@ -49,7 +49,9 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
             contributions = [contribution_of(programs, versions[entry.base], units) for units in divided]
             total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
         else:
-            total, squares = _pushed(programs, state, versions, entry, how, squares, phase.protocol.wire_dtype)
+            total, squares = _pushed(
+                programs, state, versions, entry=entry, how=how, squares=squares, wire=phase.protocol.wire_dtype
+            )
         state = programs.update(state, total, units=len(entry.units), factor=entry.rate, blend=entry.blend)
         for version in entry.versions:
             if last_use[version] == entry.sequence:
@@ -67,7 +69,15 @@ def _stepped(programs: Programs, state: TrainState, phase: LoggedPhase, note: No
     start, num_workers = int(state.counters["units"]), len(phase.members)
     protocol = phase.protocol
     change = protocol.change(num_workers)
-    retracer = Retracer(protocol, programs, state.opt_state, num_workers, start, phase.first, phase.entries)
+    retracer = Retracer(
+        protocol,
+        programs,
+        state.opt_state,
+        num_workers=num_workers,
+        start=start,
+        first=phase.first,
+        entries=phase.entries,
+    )
     for entry in phase.entries:
         contributions = retracer.contributions(entry, versions)
         total = programs.sum(contributions)

@@ -110,7 +110,14 @@ def replay(
                     "configuration file, the versions in config.json and the code of the run"
                 )
             since = before
-        state = _recompute(programs, record, programs.entered(state), phase, fork_server_client, progress)
+        state = _recompute(
+            programs,
+            record,
+            programs.entered(state),
+            phase=phase,
+            fork_server_client=fork_server_client,
+            progress=progress,
+        )
         digest, before = fingerprint(state), phase
     difference = compare(state, saved.state)
     if difference is not None and since is None and digest != saved.run["fingerprint"]:
@@ -180,5 +187,7 @@ def _recompute(
 ) -> Any:
     if phase.runtime == "processes":
         assert fork_server_client is not None, "a phase of processes is computed by processes"
-        return in_members(fork_server_client, record.workdir, programs.state_layout, state, phase, progress)
+        return in_members(
+            fork_server_client, record.workdir, programs.state_layout, state=state, phase=phase, progress=progress
+        )
     return jax.device_get(on_one_device(programs, jax.device_put(state), phase, progress))

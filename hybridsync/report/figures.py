@@ -48,7 +48,7 @@ class Series:
         mean = mean_line(points(run) for run in self.averaged)
         style = style or STYLES[self.place // NUM_COLORS % len(STYLES)]
         found = mean.points if more else points(first)  # one run's line may go back in x
-        return Line(label, self.run, self.color if color < 0 else color, style, found, mean.edges)
+        return Line(label, self.run, self.color if color < 0 else color, style=style, points=found, edges=mean.edges)
 
 
 def figures(series: Sequence[Series], colors: Mapping[str, int]) -> list[Chart]:
@@ -76,14 +76,37 @@ def figures(series: Sequence[Series], colors: Mapping[str, int]) -> list[Chart]:
         if grouped:
             note = "Each group's mean, and one standard deviation around it."
             marked = [each.line(_evaluated(over, "loss")) for each in series]
-            charts.append(Chart("Loss of evaluations", x, marked, behind, note, high, may_be_log=True, switched=True))
+            charts.append(
+                Chart(
+                    "Loss of evaluations",
+                    x,
+                    marked,
+                    bands=behind,
+                    note=note,
+                    x_high=high,
+                    may_be_log=True,
+                    switched=True,
+                )
+            )
         loss = [each.line(_of_metrics(over, "loss")) for each in series] if grouped else _in_turn(trained, evaluated)
         title = "Training loss" if grouped else "Loss"
-        charts.append(Chart(title, x, loss, behind, note, high, may_be_log=True, switched=True))
+        charts.append(Chart(title, x, loss, bands=behind, note=note, x_high=high, may_be_log=True, switched=True))
         note = "What is lower in the first quarter stands at the lower edge."
         # A mean stands at places where no run was measured, so only single runs have marks.
         accuracy = [each.line(_evaluated(over, "accuracy"), style=None if grouped else "marked") for each in series]
-        charts.append(Chart("Accuracy", x, accuracy, behind, note, high, from_zero=False, settled=True, switched=True))
+        charts.append(
+            Chart(
+                "Accuracy",
+                x,
+                accuracy,
+                bands=behind,
+                note=note,
+                x_high=high,
+                from_zero=False,
+                settled=True,
+                switched=True,
+            )
+        )
     return charts
 
 

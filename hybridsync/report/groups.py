@@ -113,7 +113,7 @@ class Groups:
         for at, group in enumerate(self.groups):
             mean = mean_line(_curve(run, x, self.figure) for run in group.averaged)
             style = STYLES[at // NUM_COLORS % len(STYLES)]
-            lines.append(Line(group.label, at, at % NUM_COLORS, style, mean.points, mean.edges))
+            lines.append(Line(group.label, at, at % NUM_COLORS, style=style, points=mean.points, edges=mean.edges))
         falls = self.figure in FALLING
         title = self.figure.capitalize()
         return Chart(title, OVER[x], lines, from_zero=False, settled=not falls, may_be_log=falls)

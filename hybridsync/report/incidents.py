@@ -156,4 +156,4 @@ def _incident(event: Mapping[str, Any], sort: Sort, text: str) -> Incident:
     worker = event.get("worker")
     if event["kind"] in ("role_lost", "hang_suspected") and event["role"] == "worker":
         worker = event["id"]
-    return Incident(event["t"], event["phase"], sort, worker, event["kind"], text)
+    return Incident(event["t"], event["phase"], sort, worker=worker, kind=event["kind"], text=text)

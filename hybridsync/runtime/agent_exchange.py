@@ -174,7 +174,9 @@ class AgentExchange:
         return self._report(*self._events.batch(), 0.0)
 
     def _report(self, first: int, events: tuple[str, ...], hold_secs: float) -> AgentReport:
-        return AgentReport(self.hello.index, self.hello.session, first, events, self._orders.count, hold_secs)
+        return AgentReport(
+            self.hello.index, self.hello.session, first, events=events, seen=self._orders.count, hold_secs=hold_secs
+        )
 
     # --- its results ---
 

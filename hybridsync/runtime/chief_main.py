@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TextIO
@@ -20,6 +21,7 @@ from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.ports import ServerPort, SnapshotSource
 from hybridsync.policies.plan_checks import checked_order
 from hybridsync.runtime.control_file import remove_control, write_control
+from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.runtime.wiring.chief import ChiefRole
 from hybridsync.runtime.wiring.transport import transport_of
 from hybridsync.security.keyring import Keyring
@@ -39,52 +41,52 @@ TELL_SECS = 5.0
 """How long the chief waits for roles to hear that the run is over; they report every half second."""
 
 
+@dataclass(frozen=True)
+class ChiefSpec:
+    """How a chief opens and serves its run.
+
+    Attributes:
+      role: The chief's role: where it serves, and the collectives, links and threads of all roles.
+      resume: See `open_run`; a chief that follows another goes on in any case.
+      init_from: See `open_run`.
+      allowed: `convert_units` and `accept_changes` of `open_run`.
+      metrics: Address and port at which Prometheus finds the run's figures; port 0 for none.
+      lock: Lock of the workdir, which the supervisor has taken; None where it has not.
+    """
+
+    role: RoleSpec
+    resume: Resume
+    init_from: Path | None
+    allowed: Allowed
+    metrics: tuple[str, int]
+    lock: HeldLock | None = None
+
+    @property
+    def is_restarted(self) -> bool:
+        """Whether another chief served this run before, whose roles may still train."""
+        return self.role.restart_count > 0
+
+
 def run_chief(
     run: Run,
+    spec: ChiefSpec,
     *,
-    resume: Resume,
-    init_from: Path | None,
-    allowed: Allowed,
-    address: str,
     keys: Keyring,
     user_keys: Keyring,
-    restarted: bool,
-    coordinator: str,
-    collective: str,
-    link: str,
-    num_devices: int,
-    num_threads: int | None,
-    metrics: tuple[str, int],
     report: Callable[[dict], None],
     watchdog: Watching,
     screen: TextIO = sys.stderr,
-    lock: HeldLock | None = None,
-    sums_refused: str = "",
-    opened: float | None = None,
 ) -> int:
     """Open the run, serve its roles, take it to its end, and return the exit code.
 
     Args:
       run: what to run.
-      resume: see `open_run`.
-      init_from: see `open_run`.
-      allowed: `convert_units` and `accept_changes` of `open_run`.
-      address: address to serve on.
+      spec: how to open and serve it.
       keys: keys of this process.
       user_keys: keys of the run's user, for the commands.
-      restarted: another chief served this run before, whose roles may still train.
-      coordinator: address where the supervisor, this process's parent, serves the process group.
-      collective: kind of collectives among the workers.
-      link: kind of links that carry buffers between processes.
-      num_devices: local devices of each worker, among which a mesh of the process group chooses.
-      num_threads: number of threads with which XLA computes in each role; None leaves it to XLA.
-      metrics: address and port at which Prometheus finds the run's figures; port 0 for none.
       report: sends a report to the supervisor: {"address": ...} once served.
       watchdog: watchdog of this process.
       screen: stream on which progress is shown.
-      lock: lock of the workdir, which the supervisor has taken; None where it has not.
-      sums_refused: reason why workers may not sum among themselves; "" where they may.
-      opened: monotonic seconds at which the command began; None for now.
 
     Raises:
       HybridSyncError: refused input, or the run could not go on.
@@ -94,12 +96,12 @@ def run_chief(
         with watchdog.work("opening the run", LOOP_SECS):
             opening = open_run(
                 run,
-                resume=resume,
-                init_from=init_from,
-                **allowed,
-                alive=restarted,
-                held=lock,
-                check_order=partial(checked_order, sums_refused=sums_refused),
+                resume="auto" if spec.is_restarted else spec.resume,
+                init_from=spec.init_from,
+                **spec.allowed,
+                alive=spec.is_restarted,
+                held=spec.lock,
+                check_order=partial(checked_order, sums_refused=spec.role.sums_refused),
             )
     except AlreadyCompleted as done:
         print(done, file=screen, flush=True)
@@ -111,16 +113,14 @@ def run_chief(
         clock,
         timeline=run.config.telemetry.timeline,
         progress=open_progress(run.config.workload, screen, clock),
-        restarted=restarted,
-        opened=opened,
+        restarted=spec.is_restarted,
+        opened=spec.role.opened or None,
         fence=opening.fence,
     )
     try:
         with watchdog.work("the run", LOOP_SECS):
-            summary = _manage(
-                *(opening, recorder, transport_of(link, keys), address, user_keys),
-                *(restarted, coordinator, collective, num_devices, num_threads, metrics, report, watchdog),
-            )
+            transport = transport_of(spec.role.link, keys)
+            summary = _manage(spec, opening, recorder, transport, user_keys=user_keys, report=report, watchdog=watchdog)
     finally:
         recorder.close()
         opening.lock.release()
@@ -128,17 +128,12 @@ def run_chief(
 
 
 def _manage(
+    spec: ChiefSpec,
     opening: Opening,
     recorder: Recorder,
     transport: Transport,
-    address: str,
+    *,
     user_keys: Keyring,
-    restarted: bool,
-    coordinator: str,
-    collective: str,
-    num_devices: int,
-    num_threads: int | None,
-    metrics: tuple[str, int],
     report: Callable[[dict], None],
     watchdog: Watching,
 ) -> Summary:
@@ -155,7 +150,7 @@ def _manage(
         opening,
         layout,
         SYSTEM_CLOCK,
-        restarted=restarted,
+        restarted=spec.is_restarted,
         evict=evict,
         ask_stop=lambda: report({"stop": True}),
         leave=lambda: report({"over": True}),
@@ -163,7 +158,7 @@ def _manage(
     )
     committed, control = role.committed, role.chief.control
     services = Services(holder=committed, state_bytes=layout.nbytes, chief=role.chief.service)
-    serving = transport.serve(services, address, calls=4 * run.config.workers + 8, watchdog=watchdog)
+    serving = transport.serve(services, spec.role.listen, calls=4 * run.config.workers + 8, watchdog=watchdog)
     bound = serving.address
     report({"address": bound})
     with contextlib.ExitStack() as control_file:  # removed whatever fails from here on
@@ -172,12 +167,13 @@ def _manage(
             write = partial(_tell_commands, run.workdir, bound, user_keys, opening.fence)
             control_file.enter_context(user_keys.followed_by(write))
         here = {"phase": opening.phase_number, "id": 0, "host": socket.gethostname()}
-        if not restarted:
+        if not spec.is_restarted:
             devices = run.config.devices
             # The last bits of each result depend on these.
-            bits = {"collective": collective, "num_threads": num_threads}
+            bits = {"collective": spec.role.collective, "num_threads": spec.role.num_threads}
             bits |= {"mesh": devices.axes, "platform": devices.platform}
             opening.announce(recorder, runtime="processes", address=bound, **bits)
+            coordinator = spec.role.coordinator
             recorder.events.write("role_started", role="supervisor", pid=os.getppid(), address=coordinator, **here)
         recorder.events.write("role_started", role="chief", pid=os.getpid(), address=bound, **here)
         other_holder_at = Directory(partial(transport.holder, state_bytes=layout.nbytes), control.members.is_live)
@@ -201,11 +197,11 @@ def _manage(
             servers=servers,
             holder_at=holder_at,
             renew=lambda: report({"renew": True}),
-            num_devices=num_devices,
+            num_devices=spec.role.num_devices,
             watchdog=watchdog,
             evaluator_at=partial(transport.evaluator, state_bytes=layout.nbytes) if by_workers else None,
         )
-        stop_metrics = _serve_metrics(metrics, role, restarted)
+        stop_metrics = _serve_metrics(spec.metrics, role, spec.is_restarted)
         try:
             return controller.run()
         finally:
@@ -218,7 +214,7 @@ def _manage(
 def _tell_commands(workdir: Path, address: str, keys: Keyring, fence: Fence) -> None:
     """Say where the commands of the run's user find this chief; without that the run goes on."""
     try:
-        write_control(workdir, address, keys.token, os.getppid(), keys.credentials, fence)
+        write_control(workdir, address, keys.token, supervisor=os.getppid(), credentials=keys.credentials, fence=fence)
     except OSError as error:
         logging.error("hybridsync status, switch and stop will not find this run: %s", error)
 

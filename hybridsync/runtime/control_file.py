@@ -75,7 +75,15 @@ def write_control(
       OSError: the disk refuses.
       WorkdirTaken: the fence refused.
     """
-    here = Control(address, token, socket.gethostname(), boot_id(), supervisor, start_of(supervisor), credentials)
+    here = Control(
+        address,
+        token,
+        socket.gethostname(),
+        boot=boot_id(),
+        pid=supervisor,
+        started=start_of(supervisor),
+        credentials=credentials,
+    )
     temporary = workdir / f".{CONTROL_FILE}.tmp"
     fence()
     temporary.unlink(missing_ok=True)

@@ -91,7 +91,13 @@ def hello(
 ) -> Hello:
     """Return who this process is, which serves its state at `address`."""
     return Hello(
-        *(spec.role, spec.role_id, os.getpid(), socket.gethostname(), address, schema, __version__),
+        spec.role,
+        spec.role_id,
+        os.getpid(),
+        host=socket.gethostname(),
+        address=address,
+        schema=schema,
+        version=__version__,
         restart_count=spec.restart_count,
         role_state=role_state,
         process_group=spec.coordinator if spec.role == "worker" else "",

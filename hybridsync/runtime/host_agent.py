@@ -90,7 +90,12 @@ class HostAgent:
         try:
             make_directory(spec.logs)
             self._starts = Starts(
-                *(spec.command, self.logs, say, spec.start_again_secs, lock_fd, spec.log_suffix),
+                spec.command,
+                self.logs,
+                say,
+                again_secs=spec.start_again_secs,
+                lock_fd=lock_fd,
+                log_suffix=spec.log_suffix,
                 worker_environment=self._free_seat,
             )
         except OSError as error:

@@ -91,7 +91,7 @@ class InProcess:
         transport.serve(Services(holder=self._role.committed, chief=self.chief.service), CHIEF)
         published, failed = DevicePublisher(), self._role_failed
         self._primary = primary = Primary(
-            programs, published, transport.holder, clock, apply_log, self._wake, failed=failed
+            programs, published, transport.holder, clock=clock, apply_log=apply_log, completed=self._wake, failed=failed
         )
         services = primary_services(run, programs, primary, clock, None)
         transport.serve(replace(services, optimizer=primary), PRIMARY)
@@ -184,9 +184,9 @@ class InProcess:
             self._opening.run,
             worker,
             self._programs,
-            recorder,
-            service,
-            self._replica,
+            recorder=recorder,
+            chief=service,
+            replica=self._replica,
             communicator_of=self._communicator_of,
             link_of=self._link_of,
             tracer=self._tracer,
@@ -242,5 +242,7 @@ class InProcess:
         on_cpu = self._opening.run.config.devices.platform == "cpu" or jax.default_backend() == "cpu"
         has_accelerator = role == "worker" and not on_cpu
         devices = (f"seat {role_id % self._programs.placement.num_seats}",) if has_accelerator else ()
-        who = Hello(role, role_id, os.getpid(), socket.gethostname(), address, schema, __version__)
+        who = Hello(
+            role, role_id, os.getpid(), host=socket.gethostname(), address=address, schema=schema, version=__version__
+        )
         return replace(who, devices=devices)

@@ -203,7 +203,14 @@ class Launch:
         task, optimizer = self.loaded.build(self.config, continued(self.workdir, self.config))
         callbacks = self.loaded.callbacks(self.config) if with_callbacks else ()
         where = f"{self.file}: callbacks(config)"
-        run = Run(self.config, task, optimizer, self.workdir, self.file, checked_callbacks(callbacks, where))
+        run = Run(
+            self.config,
+            task,
+            optimizer,
+            workdir=self.workdir,
+            file=self.file,
+            callbacks=checked_callbacks(callbacks, where),
+        )
         run.check()
         return run
 
@@ -250,7 +257,12 @@ def _supervise_locked(
         f"logs in {launch.workdir / 'logs'}\n"
     )
     spec = SupervisorSpec(
-        *(launch.argv, launch.workdir, config.workers, config.servers, launch.host, launch.port),
+        launch.argv,
+        launch.workdir,
+        config.workers,
+        num_servers=config.servers,
+        host=launch.host,
+        port=launch.port,
         min_workers=config.min_workers,
         command=(sys.executable, "-m", launch.program),
         keys=keys,
@@ -309,7 +321,10 @@ def attach(launch: Launch, cluster: ClusterSpec) -> int:
 
     def hello_of(session: str) -> AgentHello:
         return AgentHello(
-            *(socket.gethostname(), cluster.index, cluster.address, num_slots),
+            socket.gethostname(),
+            cluster.index,
+            cluster.address,
+            slots=num_slots,
             version=__version__,
             config_digest=digest,
             session=session,
@@ -334,7 +349,7 @@ def attach(launch: Launch, cluster: ClusterSpec) -> int:
     say(f"host {cluster.index} of {cluster.num_hosts} looks for the head at {cluster.head}")
     connect = head_transport(keys).head
     return AgentProgram(
-        *(spec, cluster.address, lambda: connect(cluster.head), hello_of), look=look, watchdog=dog
+        spec, cluster.address, lambda: connect(cluster.head), hello_of=hello_of, look=look, watchdog=dog
     ).run()
 
 
@@ -438,32 +453,33 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
 
     if child.role == "chief":
         launch = load()
+        chief = module.ChiefSpec(
+            spec,
+            launch.resume,
+            launch.init_from,
+            allowed=launch.allowed,
+            metrics=(launch.metrics_bind, launch.metrics_port),
+            lock=None if child.lock_fd is None else HeldLock(child.lock_fd, spec.lock_nonce),
+        )
         code = module.run_chief(
             run_of_launch(),
-            resume=launch.resume if spec.restart_count == 0 else "auto",
-            init_from=launch.init_from,
-            allowed=launch.allowed,
-            address=spec.listen,
+            chief,
             keys=keys,
             user_keys=user_keys,
-            restarted=spec.restart_count > 0,
-            opened=spec.opened or None,
-            coordinator=spec.coordinator,
-            sums_refused=spec.sums_refused,
-            collective=spec.collective,
-            link=spec.link,
-            num_devices=spec.num_devices,
-            num_threads=spec.num_threads,
-            metrics=(launch.metrics_bind, launch.metrics_port),
             report=lambda fields: child.report(**fields),
             watchdog=dog,
             screen=sys.stdout,
-            lock=None if child.lock_fd is None else HeldLock(child.lock_fd, spec.lock_nonce),
         )
         child.report(exit_code=code)
         return code
     if child.role == "server":
         return module.run_server(spec, keys, run_of_launch(), child.chief_address, dog)
     return module.run_worker(
-        *(spec, keys, run_of_launch, child.chief_address, child.at_unit, lambda fields: child.report(**fields), dog)
+        spec,
+        keys,
+        run_of_launch,
+        chief_address=child.chief_address,
+        at_unit=child.at_unit,
+        report=lambda fields: child.report(**fields),
+        watchdog=dog,
     )

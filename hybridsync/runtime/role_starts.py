@@ -126,10 +126,10 @@ class Starts:
             self._fork_server_client,
             role,
             role_id,
-            order.spec.restart_count,
-            path,
-            self._logs.open,
-            lock_fd,
+            restart_count=order.spec.restart_count,
+            log_path=path,
+            open_log=self._logs.open,
+            lock_fd=lock_fd,
             environment=environment,
         )
 

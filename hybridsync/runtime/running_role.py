@@ -55,7 +55,12 @@ class RunningRole:
         told, unit = self.quarantine or reason, -1 if self.is_given_up else unit
         is_last = bool(self.quarantine)
         return RoleEvent(
-            *(self.role, self.role_id, self.pid, told, wall, unit),
+            self.role,
+            self.role_id,
+            self.pid,
+            reason=told,
+            wall=wall,
+            unit=unit,
             quarantined=is_last,
             restart_count=self.restart_count,
         )

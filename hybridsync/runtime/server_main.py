@@ -86,13 +86,21 @@ def run_server(spec: RoleSpec, keys: Keyring, run: Run, chief_address: Callable[
         peers = Peers(parts, Directory(connect, lambda address: address in peers.servers), ended)
         pool = ParameterPool(own.parameters_layout, transport.allocate, part.narrow_parameters)
         backend = Primary(
-            *(programs, pool, readers, clock, apply_log, completed, peers, watchdog, ended),
+            programs,
+            pool,
+            readers,
+            clock=clock,
+            apply_log=apply_log,
+            completed=completed,
+            peers=peers,
+            watchdog=watchdog,
+            failed=ended,
             allocate=transport.allocate,
         )
         offered = primary_services(run, programs, backend, clock, Contributions(part))
         offered = replace(offered, num_buffers=workers + 2)
     else:
-        backend = Secondary(part, readers, clock, watchdog, ended, transport.allocate)
+        backend = Secondary(part, readers, clock, watchdog=watchdog, failed=ended, allocate=transport.allocate)
         early = max(protocol.num_answered_early(workers) for protocol in run.stages)
         offered = Services(holder=backend, server=backend, shard=backend, num_buffers=2 * workers + 2 + early)
     if any(stage.mode.is_served for stage in run.stages):

@@ -266,7 +266,10 @@ class Supervisor:
         is_worker, is_chief = key[0] == "worker", key[0] == "chief"
         coordinator, slots = self._group.place_of(key[1]) if is_worker else (self._group.address, ())
         spec = self._spec.role_spec(
-            *(*key, self._restart_counts[key], coordinator, slots),
+            *key,
+            self._restart_counts[key],
+            coordinator=coordinator,
+            slots=slots,
             collective=self._collective,
             link=self._link,
             listen=self._chief_address if is_chief else "",

@@ -104,7 +104,11 @@ class SupervisorSpec:
     ) -> RoleSpec:
         """Return what a role is told (see `RoleSpec`); its host adds what it alone knows."""
         return RoleSpec(
-            *(role, role_id, restart_count, coordinator, str(self.workdir.absolute())),
+            role,
+            role_id,
+            restart_count,
+            coordinator=coordinator,
+            workdir=str(self.workdir.absolute()),
             num_workers=self.num_workers,
             num_servers=self.num_servers,
             host="",

@@ -130,7 +130,9 @@ def read_measured(workdir: Path) -> Measured:
         raise WorkdirError(f"{workdir} has no {TIMELINE_FILE}; run with telemetry.timeline=true") from None
     except (ValueError, KeyError, TypeError) as error:
         raise WorkdirError(f"{workdir / TIMELINE_FILE} is damaged ({error!r}); name another run") from None
-    return Measured(workdir, config["config"], config["file"], summary, read_events(workdir), spans)
+    return Measured(
+        workdir, config["config"], config["file"], summary=summary, events=read_events(workdir), spans=spans
+    )
 
 
 def fit(measured: Measured, sizes: Sizes) -> Fitted:
@@ -314,5 +316,11 @@ def _stretch(span: Mapping[str, Any]) -> Stretch:
     pid = span["pid"]
     role, first = ("worker", 10_000) if pid >= 10_000 else ("server", 1_000) if pid >= 1_000 else ("chief", 0)
     return Stretch(
-        span["name"], span["cat"], role, pid - first, span["args"]["phase"], span["ts"] / 1e6, span["dur"] / 1e6
+        span["name"],
+        span["cat"],
+        role,
+        id=pid - first,
+        phase=span["args"]["phase"],
+        start=span["ts"] / 1e6,
+        secs=span["dur"] / 1e6,
     )

@@ -140,7 +140,15 @@ class SimulatedCommittedState:
         """Return a snapshot of the kept state, readable here."""
         snapshot, state = self._kept
         held = snapshot.held
-        offered = Snapshot(self._next_id, held, snapshot.applied, snapshot.dropped, snapshot.num_bytes, 0.0, 0.0)
+        offered = Snapshot(
+            self._next_id,
+            held,
+            snapshot.applied,
+            dropped=snapshot.dropped,
+            num_bytes=snapshot.num_bytes,
+            first_applied=0.0,
+            last_applied=0.0,
+        )
         self._next_id += 1
         self._published = offered, state
         return offered

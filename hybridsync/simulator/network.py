@@ -212,7 +212,7 @@ class Insisting:
         A new call ends the one before it.
         """
         self._call += 1
-        self._try(self._call, push, num_bytes, call, args[:-1], args[-1])
+        self._try(self._call, push, num_bytes, call=call, message=args[:-1], then=args[-1])
 
     def _try(
         self, number: int, push: Push, num_bytes: int, call: Callable[..., object], message: Any, then: Any

@@ -116,7 +116,9 @@ class SimulatedCluster:
         for one in scenario.slow:
             self._slow_of.setdefault(one.worker, []).append(one)
         slowness = self.slowness if self.late else None
-        self.network = Network(loop, scenario, Random(seed + 1), config.servers, config.emulation, slowness)
+        self.network = Network(
+            loop, scenario, Random(seed + 1), num_servers=config.servers, emulation=config.emulation, slowness=slowness
+        )
         self.keeps_spans, self.logs_updates, self._told = keeps_spans, logs_updates, told
         self.watch, self.watches = watch or Watch(), watch is not None
         self.watch.simulated = self
@@ -147,7 +149,15 @@ class SimulatedCluster:
         detours = resumed(saved["detours"], saved["config"], config) if committed else ()
         ledger, held, state = workdir.open(config.workload, self.arithmetic.start(), alive=restarted)
         held = replace(held, fingerprint=self.arithmetic.fingerprint(state))
-        snapshot = Snapshot(1, held, ledger.applied().ranges(), ledger.dropped().ranges(), size, 0.0, 0.0)
+        snapshot = Snapshot(
+            1,
+            held,
+            ledger.applied().ranges(),
+            dropped=ledger.dropped().ranges(),
+            num_bytes=size,
+            first_applied=0.0,
+            last_applied=0.0,
+        )
         self.chief_address = f"chief-{self.num_chiefs}"
         self.num_chiefs += 1
         chief_state = RunState(
@@ -177,9 +187,9 @@ class SimulatedCluster:
                 snapshot,
                 self.chief_address,
                 "resume" if committed else "start",
-                held.phase_id.number,
-                committed,
-                detours,
+                phase_number=held.phase_id.number,
+                committed=committed,
+                detours=detours,
             ),
             servers=self._servers,
             holder_at=self.holder,

@@ -122,12 +122,12 @@ class Process(ABC):
             self.role,
             self.id,
             self.pid,
-            simulated.network.cluster.host_name(self.port),
-            self.address,
-            simulated.schema,
-            __version__,
-            self.restart_count,
-            role_state,
+            host=simulated.network.cluster.host_name(self.port),
+            address=self.address,
+            schema=simulated.schema,
+            version=__version__,
+            restart_count=self.restart_count,
+            role_state=role_state,
         )
         self.calls.ask("register", lambda: simulated.chief.service.register(hello), self._welcomed)
 

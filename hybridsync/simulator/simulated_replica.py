@@ -78,7 +78,9 @@ class Replica:
         self.first_applied = self.first_applied or self.last_applied
         if self._simulated.logs_updates:
             phase_id, base, weight = self._phase.id.number, self._sequence - 1, float(len(units))
-            self._log.write(Entry(phase_id, self._sequence, units, base, factor, weight, 1.0, slots))
+            self._log.write(
+                Entry(phase_id, self._sequence, units, base=base, rate=factor, weight=weight, blend=1.0, slots=slots)
+            )
         if self._phase.passes_place(before, before + len(units)):
             self._kept = self._account(), state
 

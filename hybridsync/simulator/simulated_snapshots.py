@@ -37,7 +37,7 @@ class SimulatedSnapshots:
             self._num_snapshots,
             held,
             account.applied,
-            account.dropped,
+            dropped=account.dropped,
             num_bytes=self._arithmetic.sizes.state,
             first_applied=account.first_applied,
             last_applied=account.last_applied,

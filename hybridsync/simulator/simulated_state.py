@@ -147,6 +147,20 @@ class ServerState:
             base, rate, blend, parts = update.base, update.lr_factor, update.blend, update.parts
             stepped = tuple(Stepped(*push) for push in update.stepped)
             weight = float(len(units))
-            self._log.write(Entry(number, sequence, units, base, rate, weight, blend, parts=parts, stepped=stepped))
+            self._log.write(
+                Entry(
+                    number,
+                    sequence,
+                    units,
+                    base=base,
+                    rate=rate,
+                    weight=weight,
+                    blend=blend,
+                    parts=parts,
+                    stepped=stepped,
+                )
+            )
         if simulated.keeps_spans:
-            self._spans.append(Span("apply", "server", begun, simulated.apply_secs, number, len(units)))
+            self._spans.append(
+                Span("apply", "server", begun, secs=simulated.apply_secs, phase=number, units=len(units))
+            )

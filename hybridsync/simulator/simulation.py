@@ -213,7 +213,9 @@ def _record(run: Run, clock: VirtualClock, progress: ProgressSink) -> Recorder:
     spans = Timeline(run.workdir, events.elapsed) if run.config.telemetry.timeline else NullTimeline()
     figures = RunFigures(events.elapsed)
     metrics = FollowedMetrics(MetricsLog(run.workdir, events.elapsed), figures)
-    return Recorder(FollowedEvents(events, figures), metrics, spans, progress, NullBoard(), figures)
+    return Recorder(
+        FollowedEvents(events, figures), metrics, spans, progress=progress, board=NullBoard(), figures=figures
+    )
 
 
 def _make_fresh(workdir: Path) -> None:

@@ -159,12 +159,18 @@ class FileApplyLog:
         if len(waiting) > _MOST_WAITING:
             logging.error(
                 "%s: %s; the log is incomplete from update %d on: %d lines were waiting, more than memory is kept for",
-                *(self._path, error, waiting[0].sequence, len(waiting)),
+                self._path,
+                error,
+                waiting[0].sequence,
+                len(waiting),
             )
             return []
         logging.error(
             "%s: %s; the lines of updates %d to %d wait in memory until there is room",
-            *(self._path, error, waiting[0].sequence, waiting[-1].sequence),
+            self._path,
+            error,
+            waiting[0].sequence,
+            waiting[-1].sequence,
         )
         return waiting
 

@@ -75,10 +75,10 @@ class Recorder:
             FollowedEvents(events, figures),
             FollowedMetrics(metrics, figures),
             spans,
-            progress or NullProgress(),
-            open_board(workdir, events.elapsed.wall),
-            figures,
-            fence,
+            progress=progress or NullProgress(),
+            board=open_board(workdir, events.elapsed.wall),
+            figures=figures,
+            fence=fence,
         )
 
     @classmethod

@@ -341,7 +341,9 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
         if protocol.local_updates:
             members = len(phase.members)
             opt_state = arithmetic.opt_state(state)
-            retracer = Retracer(protocol, arithmetic, opt_state, members, start, first, updates)
+            retracer = Retracer(
+                protocol, arithmetic, opt_state, num_workers=members, start=start, first=first, entries=updates
+            )
         for entry in updates:
             if not entry.versions <= versions.keys() or entry.sequence != len(versions):
                 raise Violation(

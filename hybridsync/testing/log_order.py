@@ -154,7 +154,9 @@ def _retrace(server: Server, phase: Phase, logged: Logged) -> None:
     simulated, arithmetic, spec = server.simulated, server.simulated.arithmetic, phase.protocol
     start, members = sum(stop - first for first, stop in phase.applied), phase.members
     opt_state = arithmetic.opt_state(server.state)
-    retracer = Retracer(spec, arithmetic, opt_state, len(members), start, phase.sequence, logged.entries)
+    retracer = Retracer(
+        spec, arithmetic, opt_state, num_workers=len(members), start=start, first=phase.sequence, entries=logged.entries
+    )
     versions = {phase.sequence: arithmetic.parameters(server.state)}
     last_use = {base: entry.sequence for entry in logged.entries for base in entry.versions}
     newest, last = dict.fromkeys(members, 1), dict[int, int]()

@@ -165,4 +165,6 @@ def draw(seed: int, plans: tuple[str, ...] = PLANS, *, online: bool = False) -> 
         for_good=seed % 2 == 1,
     )
     unfit = frozenset(unit for unit in range(2 * units) if one_in(12)) if one_in(5) else frozenset()
-    return Schedule(seed, random.choice(plans), workers, servers, units, unfit, scenario, online)
+    return Schedule(
+        seed, random.choice(plans), workers, servers=servers, units=units, unfit=unfit, scenario=scenario, online=online
+    )

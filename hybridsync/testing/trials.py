@@ -101,7 +101,14 @@ def try_schedule(
                 raise checks.fail("the run has diverged, though every contribution is finite")
             units = simulated.chief.control.counts()
             return Outcome(
-                how, units.applied, units.dropped, len(checks.phases), restart_count, units.rolled_back, seconds, calls
+                how,
+                units.applied,
+                units.dropped,
+                num_phases=len(checks.phases),
+                sessions=restart_count,
+                rolled_back=units.rolled_back,
+                seconds=seconds,
+                calls=calls,
             )
         if how in ("preempted", "stopped"):
             checks.check_saved()

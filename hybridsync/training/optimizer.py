@@ -302,7 +302,7 @@ class Optimizer:
         leaves = jax.tree.leaves(params)
         state = jax.eval_shape(self.init, params) if state is None else state
         program = jax.make_jaxpr(lambda rate, grads, state, params: self.update(grads, state, params, rate))(
-            *(jax.ShapeDtypeStruct((), jnp.float32), params, state, params)
+            jax.ShapeDtypeStruct((), jnp.float32), params, state, params
         )
         jaxpr = program.jaxpr
         reached = {jaxpr.invars[0]}

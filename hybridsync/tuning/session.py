@@ -58,4 +58,4 @@ def search_in(
     except OSError as error:
         raise WorkdirError(f"cannot create {folder}: {error.strerror}; name another folder with --workdir") from None
     with WorkdirLock(folder), History(Path(history) if history else default_place(), SYSTEM_CLOCK) as opened:
-        return carry_out(job, config, rules, runner, opened, note)
+        return carry_out(job, config, rules, runner=runner, history=opened, watch=note)

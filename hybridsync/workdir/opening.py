@@ -219,7 +219,9 @@ def open_run(
     asked = dataclasses.replace(run, config=used or run.config)
     trained = None if alive else try_functions(asked, digests_programs=run.workdir is not None)
     if run.workdir is None:
-        return _fresh(run, None, PhaseIdsInMemory(), None, init_from, None, check_order)
+        return _fresh(
+            run, None, PhaseIdsInMemory(), lock=None, init_from=init_from, orders=None, check_order=check_order
+        )
     try:
         workdir = make_directory(local_path(run.workdir))
     except OSError as error:
@@ -229,7 +231,16 @@ def open_run(
     lock = WorkdirLock(workdir, held)
     lock.acquire()
     try:
-        return _open_locked(run, workdir, lock, resume, init_from, allowed, trained, check_order)
+        return _open_locked(
+            run,
+            workdir,
+            lock,
+            resume=resume,
+            init_from=init_from,
+            allowed=allowed,
+            trained=trained,
+            check_order=check_order,
+        )
     except BaseException:
         lock.release()
         raise
@@ -261,12 +272,29 @@ def _open_locked(
         )
     if restored is None:
         orders.clear()
-        opening = _fresh(run, store, PhaseNumberFile(workdir, lock.check), lock, init_from, orders, check_order)
+        opening = _fresh(
+            run,
+            store,
+            PhaseNumberFile(workdir, lock.check),
+            lock=lock,
+            init_from=init_from,
+            orders=orders,
+            check_order=check_order,
+        )
         (workdir / apply_log.APPLY_LOG).unlink(missing_ok=True)
     else:
         _check_goes_on(run, workdir, restored)
         found = _changes(run, saved, trained, accept=allowed["accept_changes"])
-        opening = _resumed(run, workdir, store, lock, restored, trained is None, orders, check_order)
+        opening = _resumed(
+            run,
+            workdir,
+            store,
+            lock=lock,
+            restored=restored,
+            alive=trained is None,
+            orders=orders,
+            check_order=check_order,
+        )
         opening.accepted = found
     accepted = [*(saved.get("accepted", ()) if restored else ()), *opening.accepted]
     now = saved.get("trained") if trained is None else dataclasses.asdict(trained)
@@ -275,9 +303,9 @@ def _open_locked(
         workdir,
         opening.run.config,
         opening.run.file,
-        workload_asked,
-        identity,
-        lock.check,
+        workload_asked=workload_asked,
+        run=identity,
+        fence=lock.check,
         trained=now,
         accepted=accepted,
     )
@@ -331,8 +359,24 @@ def _fresh(
     ledger = Ledger(run.config.workload)
     reason = "start" if init_from is None else "init_from"
     return Opening(
-        *(run, state, ledger, 0, reason, 0, False, 0.0, [], 0, 0, (), (), ()),
-        *(orders_of(run, orders, check_order), store, phase_ids, lock),
+        run,
+        state,
+        ledger,
+        sequence=0,
+        reason=reason,
+        phase_number=0,
+        committed=False,
+        t=0.0,
+        switches=[],
+        rolled_back=0,
+        known=0,
+        quarantined=(),
+        detours=(),
+        given_up=(),
+        orders=orders_of(run, orders, check_order),
+        store=store,
+        phase_ids=phase_ids,
+        lock=lock,
     )
 
 

@@ -62,7 +62,7 @@ def try_functions(run: Run, *, digests_programs: bool = True) -> Trained:
     values |= {"clip": repr(optimizer.clip), "per": optimizer.per}
     values |= {"master": "True"} if optimizer.master else {}
     frozen = digests(frozen_leaves(guarded.task, config.seed))
-    return Trained(values, rates, gradient_digested, update_digested, config.unit_size, frozen)
+    return Trained(values, rates, gradient_digested, update=update_digested, unit_size=config.unit_size, frozen=frozen)
 
 
 def gradient_digest(run: Run, unit_size: int) -> str:

@@ -142,13 +142,26 @@ class ChiefRole:
         )
         evaluator = run.evaluator(placement)
         self._committer = Committer(
-            *(opening.store, self._layout, holder_at, evaluator, clock, self.committed, watchdog),
+            opening.store,
+            self._layout,
+            holder_at,
+            evaluator=evaluator,
+            clock=clock,
+            committed=self.committed,
+            watchdog=watchdog,
             elsewhere=partial(self._measured_by_a_worker, evaluator_at) if evaluator_at else None,
         )
         return assemble(
             replace(run, config=replace(run.config, servers=1)) if self._threads else run,
             control,
-            Start(self._start, address, opening.reason, opening.phase_number, opening.committed, opening.detours),
+            Start(
+                self._start,
+                address,
+                opening.reason,
+                phase_number=opening.phase_number,
+                committed=opening.committed,
+                detours=opening.detours,
+            ),
             servers=servers,
             holder_at=holder_at,
             phase_ids=opening.phase_ids,

@@ -71,14 +71,16 @@ def worker_loop(
     communicator_of = emulated_collectives(run, programs, communicator_of, recorder.clock)
     emulation = Emulation(config.emulation, config.workload)
     prefetch = Prefetch(programs.batch) if getattr(run.task.source, "threads", 0) else None
-    context = WorkerContext(worker, chief, programs, recorder, emulation, prefetch, tracer)
+    context = WorkerContext(
+        worker, chief, programs, recorder=recorder, emulation=emulation, prefetch=prefetch, tracer=tracer
+    )
     runners = {
         LOCKSTEP: lockstep_runner(context, replica, communicator_of, ahead),
         SERVER: ServerRunner(context, link_of, ahead),
         GROUP: group_runner(context, chief, replica, communicator_of, logs=config.telemetry.apply_log),
     }
     probe = Measuring(worker, programs, replica, recorder, emulation)
-    return WorkerLoop(worker, chief, runners, replica, recorder, recorder.clock, probe)
+    return WorkerLoop(worker, chief, runners, replica=replica, recorder=recorder, clock=recorder.clock, measuring=probe)
 
 
 def emulated_collectives(run: Run, programs: Programs, communicator_of: CommunicatorOf, clock: Clock) -> CommunicatorOf:

@@ -120,10 +120,10 @@ class Manifest:
             record["units"],
             {path: (kind, seal) for path, (kind, seal) in record["leaves"].items()},
             record["items"],
-            {path: (size, seal) for path, (size, seal) in record["files"].items()},
-            record.get("step"),
-            record.get("run"),
-            tuple(record["parent"]) if record.get("parent") else None,
+            files={path: (size, seal) for path, (size, seal) in record["files"].items()},
+            step=record.get("step"),
+            run=record.get("run"),
+            parent=tuple(record["parent"]) if record.get("parent") else None,
         )
 
     def check_place(self, folder: Path, run: str | None) -> None:

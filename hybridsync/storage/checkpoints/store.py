@@ -166,7 +166,9 @@ class CheckpointStore:
             keep_private(unnamed)
             digests = {name: json_digest(item) for name, item in items.items()}
             parent = self._parent()
-            manifest = Manifest(int(units), leaves, digests, files_of(unnamed), step, self._run, parent)
+            manifest = Manifest(
+                int(units), leaves, digests, files=files_of(unnamed), step=step, run=self._run, parent=parent
+            )
             with open(unnamed / MANIFEST_FILE, "w", encoding="utf-8", opener=private) as file:
                 file.write(manifest.text())
             num_bytes = sync_tree(unnamed)

@@ -91,7 +91,7 @@ class BulkLinkClient:
           WaitTimeout: the role did not answer in time.
         """
         request = pb.OpenRequest(num_sockets=num_sockets)
-        reply = call(self._open, request, CALL_SECS, self._who, "Open", UNREACHABLE_SECS)
+        reply = call(self._open, request, CALL_SECS, who=self._who, what="Open", unreachable_secs=UNREACHABLE_SECS)
         return Place(reply.port, reply.connection_id, reply.key)
 
     def close(self) -> None:

@@ -55,5 +55,12 @@ class EvaluatorClient:
         """
         with Channel(self._address, self._keys, WORKER) as channel:
             evaluate, who = stub(channel, "Evaluator", "Evaluate"), f"the worker at {self._address}"
-            found = call(evaluate, encode(request), self._deadline_secs, who, "Evaluate", UNREACHABLE_SECS)
+            found = call(
+                evaluate,
+                encode(request),
+                self._deadline_secs,
+                who=who,
+                what="Evaluate",
+                unreachable_secs=UNREACHABLE_SECS,
+            )
             return decode(Evaluation, found)

@@ -64,4 +64,6 @@ class HeadClient:
         self._channel.close()
 
     def _call(self, name: str, request: Any, deadline_secs: float) -> Any:
-        return call(self._stubs[name], request, deadline_secs, self._who, name, UNREACHABLE_SECS)
+        return call(
+            self._stubs[name], request, deadline_secs, who=self._who, what=name, unreachable_secs=UNREACHABLE_SECS
+        )

@@ -183,7 +183,7 @@ class ParameterClient(SnapshotClient):
         keys: Keyring = NO_KEYS,
         reader: ReaderLink | None = None,
     ) -> None:
-        super().__init__(address, deadline_secs, who, state_bytes, keys, reader, SERVER)
+        super().__init__(address, deadline_secs, who, state_bytes=state_bytes, keys=keys, reader=reader, role=SERVER)
         self._enter = stub(self._channel, "PhaseServer", "Enter")
         self._fence = stub(self._channel, "PhaseServer", "Fence")
         self._pull = stub(self._channel, "ParameterServer", "Pull")
@@ -195,12 +195,15 @@ class ParameterClient(SnapshotClient):
     def enter(self, phase: Phase) -> StateVersion:
         """Make the server take the phase's starting state and serve the phase."""
         secs = self._within(transfer_secs(self._state_bytes) + ANSWER_SECS)
-        return decode(StateVersion, call(self._enter, encode(phase), secs, self._who, "Enter", UNREACHABLE_SECS))
+        return decode(
+            StateVersion,
+            call(self._enter, encode(phase), secs, who=self._who, what="Enter", unreachable_secs=UNREACHABLE_SECS),
+        )
 
     def fence(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
         """Make the server refuse the worker's incarnations up to this one."""
         request = pb.FenceRequest(phase_id=encode(phase_id), worker=worker, incarnation=incarnation)
-        call(self._fence, request, self._deadline_secs, self._who, "Fence", UNREACHABLE_SECS)
+        call(self._fence, request, self._deadline_secs, who=self._who, what="Fence", unreachable_secs=UNREACHABLE_SECS)
 
     def pull(self, push: Push, into: np.ndarray) -> PushReply:
         """Fill `into` (uint8, C-contiguous) with the current parameters; after an error it holds anything.

@@ -131,7 +131,7 @@ class ShardClient(SnapshotClient):
         keys: Keyring = NO_KEYS,
         reader: ReaderLink | None = None,
     ) -> None:
-        super().__init__(address, deadline_secs, who, state_bytes, keys, reader, SERVER)
+        super().__init__(address, deadline_secs, who, state_bytes=state_bytes, keys=keys, reader=reader, role=SERVER)
         self._apply = stub(self._channel, "Shard", "Apply")
         self._discard = stub(self._channel, "Shard", "Discard")
         self._forget = stub(self._channel, "Shard", "Forget")
@@ -142,22 +142,41 @@ class ShardClient(SnapshotClient):
     def apply(self, phase_id: PhaseId, updates: tuple[Update, ...]) -> None:
         """Tell of decided updates (see `ShardPort.apply`)."""
         request = pb.Updates(phase_id=encode(phase_id), updates=[encode(update) for update in updates])
-        call(self._apply, request, self._deadline_secs, self._who, "Apply", UNREACHABLE_SECS)
+        call(self._apply, request, self._deadline_secs, who=self._who, what="Apply", unreachable_secs=UNREACHABLE_SECS)
 
     def discard(self, push: Push) -> None:
         """Tell that a push will not be applied (see `ShardPort.discard`)."""
-        call(self._discard, encode(push), self._deadline_secs, self._who, "Discard", UNREACHABLE_SECS)
+        call(
+            self._discard,
+            encode(push),
+            self._deadline_secs,
+            who=self._who,
+            what="Discard",
+            unreachable_secs=UNREACHABLE_SECS,
+        )
 
     def forget(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
         """Tell that a worker is gone (see `ShardPort.forget`)."""
         request = pb.FenceRequest(phase_id=encode(phase_id), worker=worker, incarnation=incarnation)
-        call(self._forget, request, self._deadline_secs, self._who, "Forget", UNREACHABLE_SECS)
+        call(
+            self._forget, request, self._deadline_secs, who=self._who, what="Forget", unreachable_secs=UNREACHABLE_SECS
+        )
 
     def snapshot_part(self, phase_id: PhaseId, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Snapshot:
         """Keep a copy of the part at the server (see `ShardPort.snapshot_part`)."""
         request = pb.PartSnapshotRequest(phase_id=encode(phase_id), sequence=sequence, final=final, left=left)
         secs = self._within(transfer_secs(self._state_bytes) + ANSWER_SECS)
-        return decode(Snapshot, call(self._snapshot_part, request, secs, self._who, "SnapshotPart", UNREACHABLE_SECS))
+        return decode(
+            Snapshot,
+            call(
+                self._snapshot_part,
+                request,
+                secs,
+                who=self._who,
+                what="SnapshotPart",
+                unreachable_secs=UNREACHABLE_SECS,
+            ),
+        )
 
     def stage(self, push: Push, block: np.ndarray) -> str:
         """Stage a part of a contribution; returns its first entry that is no finite number, or "".
