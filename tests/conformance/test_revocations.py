@@ -185,11 +185,7 @@ def in_every_suite(*values: Any, where: bool) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "kind", "carried_out"),
-    [
-        in_every_suite(name, kind, late, where=(name, kind) in FIRST.values() or late == bool(number % 2))
-        for number, (name, kind) in enumerate(STOPS)
-        for late in (False, True)
-    ],
+    [in_every_suite(*stop, late, where=stop in FIRST.values()) for stop in STOPS for late in (False, True)],
 )
 def test_a_phase_that_is_revoked_at_any_request_is_followed_by_one_with_every_unit_exact(
     name: str, kind: str, carried_out: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch

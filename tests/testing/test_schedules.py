@@ -31,7 +31,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("part", swept(range(PARTS), 2))
+@pytest.mark.parametrize("part", swept(range(PARTS)))
 def test_whatever_happens_the_accounts_are_exact_and_the_run_ends(part):
     for seed in range(part, SEEDS, PARTS):
         try:
@@ -41,7 +41,7 @@ def test_whatever_happens_the_accounts_are_exact_and_the_run_ends(part):
             raise
 
 
-@pytest.mark.parametrize("part", swept(range(PARTS), 2))
+@pytest.mark.parametrize("part", swept(range(PARTS)))
 def test_whatever_a_policy_wants_besides_the_accounts_are_exact_and_the_run_ends(part):
     for seed in range(part, ONLINE_SEEDS, PARTS):
         try:
