@@ -335,3 +335,14 @@ def test_no_more_layouts_are_kept_than_a_process_has_use_for():
     for size in range(2 * buffer_layout.MOST_LAYOUTS):
         Layout.of({"only": np.zeros(size + 1, np.int8)})
     assert len(buffer_layout._LAYOUTS) <= buffer_layout.MOST_LAYOUTS
+
+
+def test_programs_read_the_arrays_in_a_buffer_as_it_is_when_they_are_called():
+    layout = Layout.of({"w": np.zeros((3, 4), np.float32), "n": np.int32(0)})
+    there = layout.over(layout.empty())
+    arguments, doubled = there.arguments, jax.jit(lambda tree: jax.tree.map(lambda leaf: 2 * leaf, tree))
+    for value in (1, 7):
+        there.pack({"w": np.full((3, 4), value, np.float32), "n": np.int32(value)})
+        found = jax.device_get(doubled(arguments))
+        assert (found["w"] == 2 * value).all() and found["n"] == 2 * value
+    assert there.arguments is arguments and all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(arguments))
