@@ -17,7 +17,7 @@ import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,10 +80,10 @@ def timed_waits() -> Iterator[list[float]]:
     """Time how long a worker waits for each unit that is read ahead."""
     take, waits = Prefetch.take, list[float]()
 
-    def timed(prefetch: Prefetch, *arguments: Any) -> Any:
+    def timed(self: Prefetch, unit: int, ahead: Callable[[], int | None]) -> dict[str, Any]:
         began = time.perf_counter()
         try:
-            return take(prefetch, *arguments)
+            return take(self, unit, ahead)
         finally:
             waits.append(time.perf_counter() - began)
 

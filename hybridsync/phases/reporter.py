@@ -318,9 +318,9 @@ class Reporter:
         )
 
     def skipped(self, first: int, last: int, places: int, units: int, *, stops: bool = False) -> None:
-        """Write that `places` places from `first` to `last` had no evaluation: the next is of the state at `units`.
+        """Write that `places` places from `first` to `last` had no evaluation.
 
-        Where the run stops, there is none at `units` either.
+        `units` are those of the state that was captured next. `stops`: the run was asked to stop there.
         """
         why = "the run was asked to stop" if stops else "a save or an evaluation was under way, or a phase about to end"
         self.event("evaluation_skipped", first=first, last=last, places=places, units=units, why=why)

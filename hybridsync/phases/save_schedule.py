@@ -118,9 +118,9 @@ class SaveSchedule:
         self._commit, evaluation = self._committer.submit(
             snapshot, source, ledger, record, evaluate=evaluate, after=self.training
         )
+        self._pass_places(snapshot.held.units, is_evaluated=evaluate)
         if evaluate:
             self._evaluations.append((snapshot.held.units, secs - age_secs, evaluation))
-            self._pass_places(snapshot.held.units, is_evaluated=True)
 
     def wait(self, tick: Callable[[], None]) -> Commit:
         """Return the pending commit when it has ended; `tick` is called meanwhile and may raise.
@@ -204,13 +204,13 @@ class SaveSchedule:
 
     def leave(self, units: int) -> None:
         """Tell of the places up to `units` that have no evaluation, and get none: the run stops there."""
-        self._pass_places(units, is_evaluated=False)
+        self._pass_places(units, is_evaluated=False, stops=True)
 
-    def _pass_places(self, units: int, *, is_evaluated: bool) -> None:
+    def _pass_places(self, units: int, *, is_evaluated: bool, stops: bool = False) -> None:
         """Plan the next evaluation after a state, and tell of the places that have none of their own.
 
         A place counts as passed when a state was handed over for it, not before: a capture may fail, and the place is
-        then evaluated late.
+        then evaluated late. A state that is saved only passes it, too: with it the holder drops what it kept there.
         """
         if units < self._next_evaluation:
             return
@@ -219,7 +219,7 @@ class SaveSchedule:
         self._next_evaluation = newest + every
         last = newest - every if is_evaluated else newest
         if first <= last:
-            self._reporter.skipped(first, last, (last - first) // every + 1, units, stops=not is_evaluated)
+            self._reporter.skipped(first, last, (last - first) // every + 1, units, stops=stops)
 
     def collect(self, *, all_of_them: bool = False) -> None:
         """Report the evaluations that have ended, or wait for all of them; one that fails, or is late, ends nothing."""

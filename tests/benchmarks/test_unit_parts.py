@@ -74,4 +74,5 @@ def test_an_error_of_a_part_passes_and_its_time_counts(clock):
 
 
 def test_its_job_is_that_of_the_digits():
-    assert unit_parts.config().workers == 4 and unit_parts.optimizer(unit_parts.config()).learning_rate > 0
+    config = unit_parts.config()
+    assert config.workers == 4 and unit_parts.optimizer(config).learning_rate == config.optimizer.learning_rate

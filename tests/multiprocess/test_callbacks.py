@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hybridsync.telemetry.events import read_events
 from tests.multiprocess.job import ROOT, Job
 from tests.sweeps import swept
 from tests.trainers import events_of
@@ -141,6 +142,8 @@ def test_a_chief_that_takes_the_place_of_a_lost_one_calls_callbacks_of_its_own(t
     assert (summary["exit"], summary["stop_reason"], summary["units"]["rolled_back"]) == ("stopped", "told to", 0)
     assert (summary["final"]["min_count"], summary["final"]["max_count"], summary["final"]["stray"]) == (1, 1, 0)
     assert len(list((workdir / "best").glob("[0-9]*"))) == 1
+    *evaluated, _ = [event["units"] for event in read_events(workdir, "evaluation")]
+    assert evaluated and len([units for units in evaluated if units % 20]) <= 1, "that of the lost chief's last place"
 
 
 @pytest.mark.parametrize(

@@ -283,6 +283,13 @@ def test_a_state_that_was_kept_at_a_place_is_as_old_as_its_last_update(harness):
     assert harness.saving.is_due(PHASE)
 
 
+def test_a_save_passes_a_place_that_has_no_room_for_an_evaluation(harness):
+    """The holder has dropped the state of that place: a later one would not be that of any place."""
+    held = dataclasses.replace(harness.snapshot.held, units=130)
+    harness.saving.submit(dataclasses.replace(harness.snapshot, held=held), "holder", 3, evaluate=False)
+    assert harness.reporter.left_out == [(100, 100, 1, 130)] and harness.saving.next_place == 200
+
+
 def test_no_place_is_asked_for_where_one_evaluation_waits_for_another(harness):
     assert harness.saving.next_place == 100
     for units in (100, 200):
