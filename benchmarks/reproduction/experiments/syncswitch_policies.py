@@ -35,7 +35,6 @@ SCENARIOS = {"1": episodes(1, MILD, 1), "2": episodes(2, SLOW_STEP, 4)}
 QUICK, TEN = ("policy.detector_window=3",), ("policy.detector_window_secs=0",)
 POLICIES: dict[str, tuple[str, ...]] = {
     "baseline": (),
-    "elastic": ("policy.online=elastic",),
     "greedy, windows of 10": ("policy.online=greedy", *TEN),
     "elastic, windows of 10": ("policy.online=elastic", *TEN),
     "greedy, no guard, windows of 10": ("policy.online=greedy", "policy.guard=off", *TEN),
@@ -87,7 +86,7 @@ def table(rows: Sequence[Row]) -> str:
         line = [policy]
         for scenario in SCENARIOS:
             where = {"scenario": int(scenario), "policy": policy}
-            published = PUBLISHED.get((scenario, policy))
+            published = PUBLISHED.get((scenario, policy.removesuffix(", windows of 10")))
             line += [
                 spread(values(rows, "seconds", **where), "{:.0f}"),
                 f"{ratio(rows, scenario, policy):.3f}" + (f" ({published:g})" if published else ""),
