@@ -7,9 +7,9 @@ seconds, and the parameters as long, in each direction at once. The network and 
 round of the three is then, by arithmetic, in units of T:
 
     bsp_server         1 + 2 r            all pull together, and all push together: each has 1/n of the port
-    hsp(stale=0)       1 + r + r / n      one at a time in both directions: the first worker computes while the second
+    hsp                1 + r + r / n      one at a time in both directions: the first worker computes while the second
                                           one pulls, and pushes while the others compute
-    hsp                no more than that  while a worker waits for the next update it computes a stale unit
+    hsp(stale=1)       no more than that  while a worker waits for the next update it computes a stale unit
 
 Each row is a ratio r; the last line is JSON. Nothing is measured here: virtual time has no load.
 """
@@ -69,7 +69,7 @@ def rows(specs: Sequence[str]) -> list[dict[str, float | str]]:
 def main() -> None:
     """Print the table."""
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--protocols", default="bsp_server;hsp(stale=0);hsp", help="separated by semicolons")
+    flags.add_argument("--protocols", default="bsp_server;hsp;hsp(stale=1)", help="separated by semicolons")
     found = rows(flags.parse_args().protocols.split(";"))
     print(f"{'r':>5} {'protocol':<24} {'round / T':>10} {'arithmetic':>10} {'bsp_server / it':>16} {'arithmetic':>10}")
     for row in found:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.protocol_page import BLOCK, DOCS
+from benchmarks.reproduction import lengths
 from benchmarks.reproduction.definition import NOT_RUN, Experiment
 from benchmarks.reproduction.experiments import EXPERIMENTS
 from benchmarks.reproduction.record import FOLDER, rows, told, whole_seeds
@@ -66,9 +67,11 @@ def refreshed(text: str, folder: Path = FOLDER) -> str:
 
 
 def made(name: str, folder: Path = FOLDER) -> str:
-    """Return one block: `claims_PAPER`, `state`, or an experiment's own."""
+    """Return one block: `claims_PAPER`, `state`, `lengths`, or an experiment's own."""
     if name == "state":
         return _state(folder, EXPERIMENTS.values())
+    if name == "lengths":
+        return lengths.table(folder)
     if name.startswith("claims_"):
         paper = PAPERS[name.removeprefix("claims_")]
         return _claims_of([each for each in EXPERIMENTS.values() if each.paper == paper], folder)

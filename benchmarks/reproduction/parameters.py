@@ -4,8 +4,11 @@ from __future__ import annotations
 
 BSP, ASP = "bsp", "asp"
 
-HSP = {"bsp_server": "bsp_server", "hsp, turns alone": "hsp(stale=0)", "hsp": "hsp"}
-"""The fair-shared barrier, HSP's turns without stale units, and HSP as it is by default."""
+HSP = {"bsp_server": "bsp_server", "hsp, turns alone": "hsp", "hsp": "hsp(stale=1)"}
+"""The fair-shared barrier, HSP's turns alone, which are the default, and HSP with stale units."""
+
+GRIDDED = {"hsp": HSP["hsp"]}
+"""What the grid has in place of a protocol's default."""
 
 RIPPLES_RATIOS = {
     "all-reduce": "bsp",

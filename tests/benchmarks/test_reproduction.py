@@ -321,7 +321,7 @@ def test_where_the_rate_is_low_stale_gradients_need_no_more_units_to_a_loss_and_
     job, alike = dataclasses.replace(RECIPE_RATE, sets=sets, loss=1.0), Even(ratio=1, spread=0.0)
     for seed in (3, 4):
         barrier, hsp = (
-            Training(job, plan, alike, seed, evaluations=0).measure(Given()) for plan in ("bsp_server", "hsp")
+            Training(job, plan, alike, seed, evaluations=0).measure(Given()) for plan in ("bsp_server", "hsp(stale=1)")
         )
         units, secs = (float(barrier[name] or 0) / float(hsp[name] or 0) for name in ("units_to_loss", "secs_to_loss"))
         assert units > 0.9 and secs > 1.5

@@ -12,7 +12,7 @@ def kinds(actions: list[Action]) -> list[str]:
     return [str(action) for action in actions]
 
 
-def updated(spec: str = "hsp(stale=0)", members: tuple[int, ...] = (0, 1, 2)) -> ServerRule:
+def updated(spec: str = "hsp", members: tuple[int, ...] = (0, 1, 2)) -> ServerRule:
     """Return a rule behind its first update, whose answer to worker 0 is on its way."""
     rule = protocols.parse(spec).server_rule(members)
     actions: list[Action] = []
@@ -67,7 +67,7 @@ def test_at_the_end_of_a_phase_all_are_answered_at_once() -> None:
 
 def second_round(rho: float, compute_secs: float) -> list[Action]:
     """Return the answer to worker 0's second push: it computed 1 s, received in 1 s and waits for worker 1."""
-    rule = protocols.parse(f"hsp(rho={rho})").server_rule((0, 1))
+    rule = protocols.parse(f"hsp(rho={rho},stale=1)").server_rule((0, 1))
     for worker in (0, 1):
         rule.on_ready(worker, at=1.0)
         rule.on_push(Arrival(worker, worker, (worker,), 0, 2.0))
@@ -89,6 +89,6 @@ def test_a_worker_computes_stale_where_the_wait_is_rho_of_its_compute_time_with_
 
 
 def test_without_an_estimate_nobody_computes_stale() -> None:
-    rule = protocols.parse("hsp(rho=0.0)").server_rule((0, 1))
+    rule = protocols.parse("hsp(rho=0.0,stale=1)").server_rule((0, 1))
     rule.on_ready(0, at=1.0)
     assert rule.on_push(Arrival(1, 0, (1,), 0, 2.0)) == []

@@ -105,7 +105,7 @@ def test_what_would_wait_for_ever_is_refused_before_anything_starts(spec, named)
     ("spec", "bound"),
     [
         *(("asp", None), ("bsp_server", 0), ("backup", 0), ("ssp", 21), ("ssp(staleness=0)", 3), ("dssp", 93)),
-        *(("gba", 4), ("hsp", 1), ("hsp(stale=0)", 0), ("asp(staleness_rule=cut)", 3)),
+        *(("gba", 4), ("hsp", 0), ("hsp(stale=1)", 1), ("asp(staleness_rule=cut)", 3)),
         *(("asp(staleness_rule=rate)", None), ("ssp(staleness_rule=cut,max_delay=2)", 1)),
         ("gba(staleness_rule=cut,max_delay=9)", 4),
     ],

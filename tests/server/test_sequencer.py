@@ -151,7 +151,7 @@ def test_transfers_are_granted_one_at_a_time_in_the_order_of_readiness_and_a_rep
 
 
 def test_a_word_of_receipt_moves_the_turns_on_and_takes_no_grant_of_the_workers_own():
-    sequencer = serving("hsp(stale=0)", members=(0, 1))
+    sequencer = serving("hsp", members=(0, 1))
     first, _ = pushed(sequencer, 0, 4)
     second, _ = pushed(sequencer, 1, 5)
     assert (first.reply is not None, second.reply) == (True, None), "one answer is on its way"

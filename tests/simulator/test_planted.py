@@ -266,7 +266,7 @@ def goes_on_after_idleness(patch):
 
 TOO_STALE = [
     *((takes_a_push_however_stale, spec, 0) for spec in ("backup", "bsp_server", "gba")),
-    (takes_a_push_however_stale, "hsp", 100),  # seldom
+    (takes_a_push_however_stale, "hsp(stale=1)", 100),  # seldom
     *((goes_on_after_idleness, spec, 0) for spec in ("localsgd", "diloco")),
     (takes_a_push_however_stale, "asp(staleness_rule=cut)", 0),
     *((waits_for_nobody, spec, 0) for spec in ("ssp(staleness=0)", "dssp(lower=0,range=1)", "psplus(staleness=0)")),

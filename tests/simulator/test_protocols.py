@@ -129,7 +129,7 @@ def distance(left, right) -> float:
     return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
 
 
-@pytest.mark.parametrize("spec", ["bsp_server", "backup(m=4)", "ssp(staleness=0)", "hsp(stale=0)"])
+@pytest.mark.parametrize("spec", ["bsp_server", "backup(m=4)", "ssp(staleness=0)", "hsp"])
 def test_with_equal_workers_and_plain_sgd_who_waits_for_all_does_what_lock_step_does(spec):
     simulated = trained(spec, workers=4, optimizer=plain_sgd(0.05))
     steps = rounds(simulated.log)
@@ -138,7 +138,7 @@ def test_with_equal_workers_and_plain_sgd_who_waits_for_all_does_what_lock_step_
     assert distance(simulated.final, computed(plain_sgd(0.05), steps[::-1])) > 1e-4, "nothing is told apart"
 
 
-@pytest.mark.parametrize("spec", ["bsp_server", "backup(m=4)", "hsp(stale=0)"])
+@pytest.mark.parametrize("spec", ["bsp_server", "backup(m=4)", "hsp"])
 def test_updates_of_the_whole_batch_have_lock_steps_momentum_too(spec):
     simulated = trained(spec, workers=4, optimizer=momentum_sgd())
     assert distance(simulated.final, computed(momentum_sgd(), rounds(simulated.log))) < 1e-6

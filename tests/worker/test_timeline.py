@@ -97,7 +97,7 @@ def test_no_two_spans_of_a_track_cross_each_other(tmp_path: Path, driver: str, p
 
 def test_a_unit_that_hsp_computes_on_what_a_worker_has_begins_before_the_next_update(tmp_path: Path) -> None:
     straggler = "worker=1,delay_ms=250,from=0%,to=100%"
-    spans = shown(ran(tmp_path / "run", "hsp", "simulated", straggler=straggler))
+    spans = shown(ran(tmp_path / "run", "hsp(stale=1)", "simulated", straggler=straggler))
     updates = [span.begin for span in spans["server 0"] if span.name == "apply"]
     between = [
         sum(begin <= unit.begin < end for unit in spans["worker 0"] if unit.name == "compute")

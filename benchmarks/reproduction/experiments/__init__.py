@@ -35,6 +35,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         syncswitch_frontier.QUARTER_RATE,
         syncswitch_frontier.LONGER,
         syncswitch_frontier.LONG,
+        syncswitch_frontier.SHORT,
         syncswitch_diverging.EXPERIMENT,
         syncswitch_momentum.EXPERIMENT,
         syncswitch_order.DIGITS,

@@ -10,14 +10,14 @@ from benchmarks.peers.plot import Bar, Panel, draw
 from benchmarks.reproduction.clusters import Gridded
 from benchmarks.reproduction.definition import Cell, Experiment, Row
 from benchmarks.reproduction.jobs import HURT
-from benchmarks.reproduction.parameters import hybrid
+from benchmarks.reproduction.parameters import GRIDDED, hybrid
 from benchmarks.reproduction.reporting import markdown, mean, values
 from benchmarks.reproduction.training import Training
 
 SHARE = 31.25
 """What the search of docs/tune.md found for this job."""
 HYBRIDS = (hybrid(SHARE), f"bsp:{SHARE:g}%,preduce")
-PLANS = (*PROTOCOLS, *HYBRIDS)
+PLANS = (*(GRIDDED.get(name, name) for name in PROTOCOLS), *HYBRIDS)
 DRAWN_LINK = "1"
 TITLES = {
     "uniform": "Alike workers",

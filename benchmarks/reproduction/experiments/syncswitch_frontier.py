@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from benchmarks.reproduction.clusters import Conditions, Even, Fitted
 from benchmarks.reproduction.definition import Cell, Claim, Experiment, Row
-from benchmarks.reproduction.jobs import CONV, HURT, NORMED, Job
+from benchmarks.reproduction.jobs import CONV, HURT, NORMED, NORMED_SHORT, Job
 from benchmarks.reproduction.parameters import hybrid
 from benchmarks.reproduction.plot import Line, Panel, Point, draw
 from benchmarks.reproduction.reporting import claimed, markdown, mean, spread, values
@@ -19,6 +19,8 @@ SEARCHED = (3.125, 18.75, 31.25, 37.5)
 """Shares that a search for the switch point asks for besides."""
 DIGITS_SEEDS, IMAGES_SEEDS, LONG_SEEDS = range(400, 410), range(400, 403), range(4, 9)
 POINT = 0.01
+PAPERS = (5, 6.25)
+"""The paper's text names 6.25 %, and its 5.13x is that of the published runs of 5 %."""
 FITTED = Fitted()
 
 
@@ -129,9 +131,12 @@ def claims(rows: Sequence[Row], job: Job, seeds: Sequence[int]) -> list[Claim]:
         return f"{ratio:.2f}x at {share:g} %, {less:+.1f} points", ratio >= 5.13
 
     def fixed(rows: Sequence[Row]) -> tuple[str, bool]:
-        ratio = mean(rows, "seconds", share=100) / mean(rows, "seconds", share=6.25)
-        less = 100 * (mean(rows, "accuracy", share=6.25) - mean(rows, "accuracy", share=100))
-        return f"{ratio:.2f}x, {less:+.1f} points", ratio >= 5.0 and less >= -1
+        found = []
+        for share in (share for share in PAPERS if share in shares_of(rows)):
+            ratio = mean(rows, "seconds", share=100) / mean(rows, "seconds", share=share)
+            less = 100 * (mean(rows, "accuracy", share=share) - mean(rows, "accuracy", share=100))
+            found.append((f"{ratio:.2f}x, {less:+.1f} points ({share:g} %)", ratio >= 5.0 and less >= -1))
+        return "; ".join(said for said, _ in found), any(met for _, met in found)
 
     def soon(rows: Sequence[Row]) -> tuple[str, bool]:
         found = {share: to_target(rows, share) for share in shares_of(rows)}
@@ -146,7 +151,11 @@ def claims(rows: Sequence[Row], job: Job, seeds: Sequence[int]) -> list[Claim]:
     return [
         claimed(rows, "throughput of `bsp` at similar accuracy (at most a point less)", "5.13x", where, faster),
         claimed(
-            rows, "the paper's share of 6.25 %: throughput and accuracy beside `bsp`", "5.13x, -.1 points", where, fixed
+            rows,
+            "the paper's share of lock-step: throughput and accuracy beside `bsp`",
+            "5.13x, -.1 points (8 runs of 5 %); one run of 6.25 %: 5.07x",
+            where,
+            fixed,
         ),
         claimed(rows, "accuracy above `asp`, and time beside it", "+3.8 points at 1.23x", where, above),
         claimed(rows, "time to `bsp`'s accuracy (less a point)", "3.99x / 1.08x (two setups)", where, soon),
@@ -217,14 +226,30 @@ EVEN = Experiment(
     even_claims,
     table,
 )
-LONG = Experiment(
-    "syncswitch_frontier_long",
-    "Sync-Switch",
+
+
+def by_length(name: str, job: Job, why: str) -> Experiment:
+    """Return a frontier of the job with BatchNorm, seed after seed."""
+    return Experiment(
+        f"syncswitch_frontier_{name}",
+        "Sync-Switch",
+        why,
+        [cell for seed in LONG_SEEDS for cell in cells(job, (*MAIN, 5), (seed,), 20)],
+        lambda rows: claims(rows, job, LONG_SEEDS),
+        table,
+        lambda rows: plot(rows, job),
+        by_seed=True,
+    )
+
+
+LONG = by_length(
+    "long",
+    NORMED,
     "Twenty passes over real images, with BatchNorm and weight decay. The published runs have 164 passes, the jobs "
     "above 2 to 8 over images, without BatchNorm. Job and rate were committed before any run of these seeds.",
-    [cell for seed in LONG_SEEDS for cell in cells(NORMED, (*MAIN, 5), (seed,), 20)],
-    lambda rows: claims(rows, NORMED, LONG_SEEDS),
-    table,
-    lambda rows: plot(rows, NORMED),
-    by_seed=True,
+)
+SHORT = by_length(
+    "short",
+    NORMED_SHORT,
+    "The same job with 2 passes instead of 20: whether the share that is needed depends on the length alone.",
 )

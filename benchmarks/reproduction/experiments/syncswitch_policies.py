@@ -8,6 +8,7 @@ from benchmarks.reproduction.clusters import Fitted
 from benchmarks.reproduction.definition import Cell, Claim, Experiment, Row
 from benchmarks.reproduction.reporting import claimed, markdown, mean, spread, values
 from benchmarks.reproduction.timing import Timing
+from benchmarks.syncswitch_scenarios import in_the_runs
 from benchmarks.syncswitch_stragglers import STEP_SECS
 from hybridsync.simulator.cluster import Slow
 
@@ -15,7 +16,7 @@ PLAN, SEEDS = "bsp:5%,asp", range(2)
 """400 lock-step steps: the published lock-step stage of 526 s without stragglers."""
 EPISODE_STEPS, SLOW_STEP = 23, 2.75
 FIRST_SECS, PERIOD_SECS = 60.0, 170.0
-MILD = 1.06
+MILD, WITHIN = 1.06, 0.005
 
 
 def episodes(workers: int, times: float, count: int) -> tuple[Slow, ...]:
@@ -31,13 +32,13 @@ def episodes(workers: int, times: float, count: int) -> tuple[Slow, ...]:
 
 
 SCENARIOS = {"1": episodes(1, MILD, 1), "2": episodes(2, SLOW_STEP, 4)}
-QUICK = ("policy.detector_window=3",)
+QUICK, TEN = ("policy.detector_window=3",), ("policy.detector_window_secs=0",)
 POLICIES: dict[str, tuple[str, ...]] = {
     "baseline": (),
-    "greedy": ("policy.online=greedy",),
-    "elastic": ("policy.online=elastic",),
-    "greedy, no guard": ("policy.online=greedy", "policy.guard=off"),
-    "elastic, no guard": ("policy.online=elastic", "policy.guard=off"),
+    "greedy, windows of 10": ("policy.online=greedy", *TEN),
+    "elastic, windows of 10": ("policy.online=elastic", *TEN),
+    "greedy, no guard, windows of 10": ("policy.online=greedy", "policy.guard=off", *TEN),
+    "elastic, no guard, windows of 10": ("policy.online=elastic", "policy.guard=off", *TEN),
     "elastic, windows of 3": ("policy.online=elastic", *QUICK),
     "elastic, no guard, windows of 3": ("policy.online=elastic", "policy.guard=off", *QUICK),
 }
@@ -58,14 +59,21 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             kinds = [kind for kind in POLICIES if kind.startswith(policy)]
             found = {kind: ratio(rows, scenario, kind) for kind in kinds}
             told = [f"{kind.removeprefix(policy).strip(', ') or 'default'} {at:.3f}" for kind, at in found.items()]
-            return "; ".join(told), min(found.values()) <= PUBLISHED[scenario, policy] + 0.005
+            return "; ".join(told), min(found.values()) <= in_the_runs(int(scenario), policy) + WITHIN
 
         return told
 
-    where = f"64,000 units, `{PLAN}`, 8 simulated workers on the published times, {len(SEEDS)} seeds"
+    where = (
+        f"64,000 units, `{PLAN}`, 8 simulated workers on the published times, {len(SEEDS)} seeds; met within "
+        f"{WITHIN:g} of the runs"
+    )
     return [
         claimed(
-            rows, f"scenario {scenario}, `{policy}`: time beside baseline's", f"{at:g}", where, of(scenario, policy)
+            rows,
+            f"scenario {scenario}, `{policy}`: time beside baseline's",
+            f"{at:g}; {in_the_runs(int(scenario), policy):.3f} in the authors' runs",
+            where,
+            of(scenario, policy),
         )
         for (scenario, policy), at in PUBLISHED.items()
     ]
@@ -78,7 +86,7 @@ def table(rows: Sequence[Row]) -> str:
         line = [policy]
         for scenario in SCENARIOS:
             where = {"scenario": int(scenario), "policy": policy}
-            published = PUBLISHED.get((scenario, policy))
+            published = PUBLISHED.get((scenario, policy.removesuffix(", windows of 10")))
             line += [
                 spread(values(rows, "seconds", **where), "{:.0f}"),
                 f"{ratio(rows, scenario, policy):.3f}" + (f" ({published:g})" if published else ""),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from benchmarks.reproduction.definition import Cell, Claim, Experiment, Row
 from benchmarks.reproduction.reporting import claimed, markdown
 from benchmarks.reproduction.scenarios import Late
-from benchmarks.syncswitch_scenarios import PLAN, PUBLISHED, SCENARIOS, Guard, Online
+from benchmarks.syncswitch_scenarios import PLAN, PUBLISHED, SCENARIOS, Guard, Online, in_the_runs
 
 POLICIES: dict[str, tuple[Online, Guard, bool]] = {
     "baseline": ("baseline", "on", True),
@@ -17,7 +17,7 @@ POLICIES: dict[str, tuple[Online, Guard, bool]] = {
     "elastic, no guard": ("elastic", "off", True),
     "nobody is late": ("baseline", "on", False),
 }
-BOUND = "nobody is late"
+BOUND, WITHIN = "nobody is late", 0.005
 
 
 def seconds(rows: Sequence[Row], scenario: int, policy: str) -> float:
@@ -34,23 +34,26 @@ def ratio(rows: Sequence[Row], scenario: int, policy: str) -> float:
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Return the totals of both scenarios, beside what no policy can surpass."""
 
-    def of(scenario: int, policy: str, published: float):
+    def of(scenario: int, policy: str):
         def told(rows: Sequence[Row]) -> tuple[str, bool]:
             found = {kind: ratio(rows, scenario, kind) for kind in POLICIES if kind.startswith(policy)}
             said = [f"{kind.removeprefix(policy).strip(', ') or 'default'} {held:.3f}" for kind, held in found.items()]
             best = f"{ratio(rows, scenario, BOUND):.3f} if nobody were late"
-            return f"{'; '.join(said)}; {best}", min(found.values()) <= published + 0.005
+            return f"{'; '.join(said)}; {best}", min(found.values()) <= in_the_runs(scenario, policy) + WITHIN
 
         return told
 
-    where = f"64,000 units, `{PLAN}`, 8 machines that are worker and server, fitted; the detector judges single steps"
+    where = (
+        f"64,000 units, `{PLAN}`, 8 machines that are worker and server, fitted; the detector judges single steps; met "
+        f"within {WITHIN:g} of the runs"
+    )
     return [
         claimed(
             rows,
             f"scenario {scenario}, `{policy}`, machines late: time beside baseline's",
-            f"{at:g}",
+            f"{at:g}; {in_the_runs(scenario, policy):.3f} in the authors' runs",
             where,
-            of(scenario, policy, at),
+            of(scenario, policy),
         )
         for scenario, totals in PUBLISHED.items()
         for policy, at in totals.items()
