@@ -7,6 +7,7 @@ seats with one more axis in front, so that each seat has all of it. A worker see
 from __future__ import annotations
 
 import functools
+import gc
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from hybridsync.devices.mesh import THREADS, Division
 from hybridsync.devices.rules import Places
 
 Rules = tuple[tuple[str, tuple[str, ...]], ...]
+COPIED_BYTES = 1 << 20
 JOINT = -1
 """In place of a seat's number: the joint mesh."""
 MOST_NUMBERS = 64
@@ -123,10 +125,10 @@ class SharedDevice:
         return program
 
     def put(self, tree: Any) -> Any:
-        return jax.device_put(tree)
+        return jax.block_until_ready(jax.device_put(jax.tree.map(_owned, tree)))
 
     def put_at_server(self, tree: Any) -> Any:
-        return jax.device_put(tree)
+        return self.put(tree)
 
     def at_replica(self, tree: Any) -> Any:
         return tree
@@ -154,6 +156,23 @@ def _array_of(kind: type[np.number], value: float) -> jax.Array:
 
 
 SHARED_DEVICE = SharedDevice()
+
+
+def _owned(leaf: Any) -> Any:
+    """Return a leaf of the host in memory of its own, or of JAX where it is large; an array of JAX as it is.
+
+    An array that aliases memory of the host cannot be donated: its first update would copy it, and all of that memory
+    would stay until then. jax 0.10.2 aliases what is aligned also where `may_alias` is False. A copy of its own arrays
+    is a program of each shape, which small leaves are not worth.
+    """
+    if isinstance(leaf, jax.Array):
+        return leaf
+    return jax.device_put(leaf).copy() if leaf.nbytes >= COPIED_BYTES else np.array(leaf)
+
+
+def let_go_of_arguments() -> None:
+    """Have JAX let go of memory of the host that programs have read: it waits for its next call, or a collection."""
+    gc.collect(0)
 
 
 class DevicePlacement:

@@ -153,7 +153,6 @@ class Committer:
         self._evaluator, self._clock, self._committed = evaluator, clock, committed
         self._queue, self._evaluating = _Queue("commit"), _Queue("evaluate")
         self._commits: dict[Future[Commit], tuple[int, float]] = {}
-        self.state: TrainState | None = None
 
     @property
     def durable(self) -> bool:
@@ -188,7 +187,6 @@ class Committer:
                 after.wait(YIELD_SECS)
                 buffer, digest = self._committed.buffer(), snapshot.held.fingerprint
                 state = fetch(source, snapshot.snapshot_id, digest, self._layout, self._reader_at, buffer)
-                self.state = state
                 fetched.set_result(state)
                 num_bytes = 0
                 if self._store is not None:

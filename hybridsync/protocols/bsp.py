@@ -42,9 +42,8 @@ class Bsp(Protocol):
 
     def worker_program(self, num_workers: int) -> Program:
         while (units := (yield Lease())) is not None:
-            gradient = yield Compute(units)
-            mean = yield Average(gradient)
-            yield LocalUpdate(mean)
+            # In no variable: a gradient, or a mean, would stay until the next step has its own.
+            yield LocalUpdate((yield Average((yield Compute(units)))))
 
     def units_per_update(self, num_workers: int) -> int:
         return num_workers

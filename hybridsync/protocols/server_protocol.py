@@ -91,8 +91,8 @@ class ServerProtocol(Protocol):
     def worker_program(self, num_workers: int) -> Program:
         parameters, lease = (yield Pull()), Lease()
         while (units := (yield lease)) is not None:
-            gradient = yield Compute(units, parameters)
-            parameters = yield PushPull(gradient)
+            # In no variable: a gradient would stay until the next one is computed.
+            parameters = yield PushPull((yield Compute(units, parameters)))
 
     @abstractmethod
     def rule(self, members: tuple[int, ...]) -> ServerRule:

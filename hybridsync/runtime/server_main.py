@@ -13,6 +13,7 @@ import numpy as np
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
 from hybridsync.core.work_deadlines import COMPILE_SECS, Watching
+from hybridsync.devices.placement import let_go_of_arguments
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.reports import Report
 from hybridsync.runtime.compilations import Compilations, own_log
@@ -75,6 +76,7 @@ def run_server(spec: RoleSpec, keys: Keyring, run: Run, chief_address: Callable[
         part = parts[spec.role_id]
         own = part.programs
         warm_up(own)
+        let_go_of_arguments()
     compilations.say_all("the first phase")
     chief_at = chief_address()  # which has opened the workdir: before, what is in it is not this run's
     apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log)

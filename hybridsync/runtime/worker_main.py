@@ -16,7 +16,7 @@ from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_FAILED, HybridSyncError
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.work_deadlines import COMPILE_SECS, SLACK_SECS, TRAINING_SECS, Watching
-from hybridsync.devices.placement import local_devices
+from hybridsync.devices.placement import let_go_of_arguments, local_devices
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import ReportReply
@@ -103,6 +103,7 @@ def run_worker(
         wires = {stage.wire_dtype for stage in run.stages} - {FLOAT32}
         several = run.config.policy.assigns_several
         warm_up(programs, several=several, local_updates=local_updates, wires=wires)
+        let_go_of_arguments()
         if spec.restart_count == 0:  # its members meet when a phase names it: none waits here for one that has died
             collectives.prepare(
                 sums=any(stage.mode.moves_together for stage in run.stages),
@@ -139,6 +140,7 @@ def run_worker(
             os._exit(EXIT_FAILED)
 
     def link_of(phase: Phase) -> ServerLink:
+        let_go_of_arguments()  # the last total among them
         collectives.rest()
         return transport.link(phase.servers, partition(programs, run.config.servers, phase.protocol.wire_dtype))
 

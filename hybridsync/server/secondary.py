@@ -23,6 +23,7 @@ from hybridsync.server.partition import Contributions, Part
 from hybridsync.server.publisher import ParameterPool, PublishedParameters
 from hybridsync.server.push_checks import (
     check_block,
+    check_captured,
     check_current,
     check_member,
     check_phase_id,
@@ -100,7 +101,7 @@ class Secondary:
         return self._entrance.enter(
             phase.id,
             held=lambda: self._held(phase),
-            leave=self._close,
+            leave=lambda: self._leave(phase),
             fetch=lambda: self._shard.fetch(phase),
             swap=lambda state: self._begin(phase, protocol, state),
         )
@@ -119,9 +120,14 @@ class Secondary:
             raise StalePhase(f"phase {offered} is not newer than phase {held}, which is served; reserve another")
         return None
 
-    def _close(self) -> None:
-        """Take no more blocks of the phase; a restarted chief hears that it does not go on here."""
+    def _leave(self, phase: Phase) -> None:
+        """Take no more blocks of the phase before `phase`; a restarted chief hears that it does not go on here.
+
+        Its state goes if others have trained on since (see `Primary`).
+        """
         self._open = False
+        if phase.sequence > self._sequence:
+            self._shard.adopt_state(None)
         self._condition.notify_all()
 
     def _abandon(self) -> None:
@@ -252,10 +258,10 @@ class Secondary:
         if len(set(left)) < len(left):
             raise InvalidMessage(f"{len(left)} workers left states, {len(set(left))} of them different; name each once")
         with self._condition:
-            self._expect(phase_id)
+            check_captured(phase_id, self._phase, self._shard.empty)
         with self._snapshot_buffer.room():
             with self._turn:
-                phase = self._expect(phase_id)
+                phase = check_captured(phase_id, self._phase, self._shard.empty)
                 if self._sequence != sequence:
                     raise self._apart(f"is asked for its state after update {sequence}")
                 if final:

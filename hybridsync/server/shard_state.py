@@ -16,6 +16,7 @@ from hybridsync.core.errors import InvalidMessage
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.units import Range
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
+from hybridsync.devices.placement import let_go_of_arguments
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report, Span
@@ -108,7 +109,7 @@ class Shard:
         self._squares: Any = None
         self._uploads: dict[int, Any] = {}
         self._lock = threading.Lock()
-        self._room: dict[str, np.ndarray] = {}
+        self._room: np.ndarray | None = None
 
     @property
     def empty(self) -> bool:
@@ -127,18 +128,11 @@ class Shard:
         Raises:
           HybridSyncError: there is no memory for it.
         """
-        cut = self.part.state
-        layouts = {"whole": cut.whole, "part": cut.layout} if self._is_divided else {"whole": cut.whole}
-        room = {name: layout.empty() for name, layout in layouts.items()}
-        for buffer in room.values():
-            buffer.fill(0)  # its pages exist from now on
+        room = self.part.state.whole.empty()
+        room.fill(0)  # its pages exist from now on
         with self._lock:
             self._room = room
         self.publisher.reserve()
-
-    @property
-    def _is_divided(self) -> bool:
-        return self.part.state.layout.nbytes < self.part.state.whole.nbytes
 
     def fetch(self, phase: Phase) -> TrainState:
         """Fetch the phase's whole starting state, check it, and return this part of it; nothing here changes.
@@ -149,19 +143,18 @@ class Shard:
           HybridSyncError: what arrived is not the state that was captured.
         """
         cut = self.part.state
-        with self._lock:  # once: what is fetched into it stays there
-            room, self._room = self._room, {}
+        with self._lock:  # once: from then on the state's own memory is there
+            room, self._room = self._room, None
         with self._watchdog.work(f"the state of phase {phase.id}", self._limit_secs):
-            whole = fetch(
-                phase.source, phase.snapshot_id, phase.fingerprint, cut.whole, self._reader_at, room.get("whole")
-            )
-        state = cut.part_of(whole)
-        if self._is_divided:  # jax uses aligned memory in place: the rest would stay alive with it
-            state = cut.layout.unpack(cut.layout.pack(state, out=room.get("part")))
-        return self.part.programs.placement.put_at_server(state)
+            source, digest = phase.source, phase.fingerprint
+            whole = fetch(source, phase.snapshot_id, digest, cut.whole, self._reader_at, room)
+        state = self.part.programs.placement.put_at_server(cut.part_of(whole))
+        del whole, room
+        let_go_of_arguments()
+        return state
 
-    def adopt_state(self, state: TrainState) -> None:
-        """Keep a state that was fetched, in place of the one that is here."""
+    def adopt_state(self, state: TrainState | None) -> None:
+        """Keep a state that was fetched, in place of the one that is here; None lets that one go."""
         self._state = state
 
     def begin(self, how: Compensation | None, wire: str) -> None:

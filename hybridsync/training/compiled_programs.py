@@ -179,7 +179,11 @@ class Programs:
         self.opt_state_layout = Layout.of(state.opt_state)
         # An idle member has no say in a maximum, also where all values are negative.
         lowest = {np.dtype(np.int32): np.iinfo(np.int32).min}
-        self.zero = jax.tree.map(lambda a: np.full(a.shape, lowest.get(a.dtype, 0), a.dtype), self.contribution)
+        # Of the floats nobody writes a page, so they take no memory.
+        self.zero = jax.tree.map(
+            lambda a: np.full(a.shape, lowest[a.dtype], a.dtype) if a.dtype in lowest else np.zeros(a.shape, a.dtype),
+            self.contribution,
+        )
         weight = np.ones((), np.float32)
         self.one = {**self.zero, "floats": {**self.zero["floats"], "weight": weight}}
 

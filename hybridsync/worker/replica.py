@@ -17,6 +17,7 @@ from hybridsync.core.clock import Clock
 from hybridsync.core.errors import StalePhase
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import UnitSet
+from hybridsync.devices.placement import let_go_of_arguments
 from hybridsync.interfaces.messages import GroupReply, Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.storage.apply_log import ApplyLog
@@ -79,11 +80,16 @@ class Replica:
                 self._is_captured |= is_captured
                 return
             if self._state is None or self._fingerprint != phase.fingerprint:
-                # The old state stays until its successor is here: should the sender die, another role may need it.
+                # Where others have trained on since, nobody asks for the old state any more. Else it stays until its
+                # successor is here: should the sender die, another role may need it.
+                if phase.sequence > self._sequence:
+                    self._state, self._parameters = None, ()
                 room, self._room = self._room, None
                 layout, (source, digest) = self._programs.state_layout, (phase.source, phase.fingerprint)
                 fetched = fetch(source, phase.snapshot_id, digest, layout, self._reader_at, room)
                 self._state = self._programs.placement.put(fetched)
+                del fetched, room
+                let_go_of_arguments()
             self._apply_log.clear()  # the phase's starting state was captured, and its updates were written, elsewhere
             self._phase, self._is_captured, self._kept = phase, is_captured, None
             self._step, self._sequence = 0, phase.sequence

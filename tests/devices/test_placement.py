@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
+from hybridsync.devices.placement import COPIED_BYTES, SHARED_DEVICE, let_go_of_arguments
 from hybridsync.protocols import REGISTRY
+from hybridsync.training.buffer_layout import Layout, fingerprint
 
 OnDevices = Callable[..., Any]
 PLACES = {
@@ -98,3 +103,18 @@ def test_frozen_leaves_lie_where_parameters_would(on_devices: OnDevices, kind: s
     frozen = {path: place for path, place in PLACES.items() if path not in ("norm/scale", "norm/bias", "qkv/kernel")}
     assert found == frozen
     assert farthest <= 1e-6
+
+
+def test_a_state_that_has_arrived_leaves_the_memory_in_which_it_came() -> None:
+    """An update would keep all of that beside its results: it can be given back before."""
+    layout = Layout.of({"large": np.zeros(COPIED_BYTES // 4, np.float32), "small": np.int32(0)})
+    buffer = layout.empty()
+    buffer[:] = 1
+    memory = weakref.ref(buffer.base)
+    state = SHARED_DEVICE.put(layout.unpack(buffer))
+    expected = fingerprint(layout.unpack(buffer))
+    del buffer
+    let_go_of_arguments()
+    assert memory() is None
+    assert fingerprint(state) == expected
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state))

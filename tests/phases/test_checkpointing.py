@@ -102,7 +102,7 @@ def test_a_commit_saves_the_captured_state_with_its_record_and_evaluates_it(benc
     told = commit.result(SECS)
     assert (told.units, told.bytes) == (4, 123) and 0.0 <= told.secs < SECS
     ((state, units, ledger, run),) = bench.disk.saved
-    assert fingerprint(state) == fingerprint(state_of(4)) and bench.committer.state is state
+    assert fingerprint(state) == fingerprint(state_of(4)) == fingerprint(bench.committed.state)
     assert (units, ledger, run) == (4, {"issued": 9}, {"phase": 3})
     assert evaluation.result(SECS) == {"loss": 4.0}
     assert bench.evaluator.seen == [UnitSet([(0, 4)])]
@@ -150,7 +150,7 @@ def test_without_a_workdir_nothing_is_durable_and_the_state_is_fetched_and_evalu
 def test_the_fetch_waits_for_those_who_need_the_state_to_train(bench: Bench) -> None:
     training = threading.Event()
     commit, _ = bench.submit(bench.take_snapshot(4), after=training)
-    assert not bench.disk.reached.wait(0.1) and bench.committer.state is None
+    assert not bench.disk.reached.wait(0.1) and bench.committed.units == 0
     training.set()
     assert commit.result(SECS).units == 4
 
@@ -204,7 +204,7 @@ def test_a_failed_fetch_saves_nothing_and_has_no_evaluation(bench: Bench) -> Non
     with pytest.raises(StalePhase, match="no longer kept"):
         commit.result(SECS)
     assert evaluation.result(SECS) is None
-    assert bench.disk.saved == [] and bench.committer.state is None
+    assert bench.disk.saved == [] and bench.committed.units == 0
 
 
 def test_an_evaluation_that_raises_says_so_to_who_asks_for_it(bench: Bench) -> None:

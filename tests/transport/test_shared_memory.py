@@ -28,6 +28,7 @@ from hybridsync.training.snapshot import SnapshotBuffer
 from hybridsync.transport import connected_links as connection_module
 from hybridsync.transport.connected_links import ConnectedParameters
 from hybridsync.transport.link import Services
+from hybridsync.transport.shared_memory import connection as shared_memory
 from hybridsync.transport.shared_memory.connection import Connection
 from hybridsync.transport.shared_memory.service import SlabService
 from hybridsync.transport.shared_memory.slabs import SlabMemory
@@ -264,6 +265,12 @@ def test_a_state_is_read_where_it_lies_and_its_holder_waits_with_the_next(served
         connection.hang_up()
         assert later.result(timeout=SECS).held.units == 1
     assert lend is SnapshotBuffer.lend
+    reading.read(later.result().snapshot_id, into)
+    with pytest.MonkeyPatch.context() as patch:  # a file that is mapped counts as the reader's memory, too
+        patch.delattr(shared_memory, "mapped")
+        copy = np.zeros_like(into)
+        reading.read(later.result().snapshot_id, copy)
+    assert copy.tobytes() == into.tobytes()
     with pytest.raises(StalePhase, match=f"snapshot {snapshot.snapshot_id} is no longer kept"):
         reading.read(snapshot.snapshot_id, into)
 

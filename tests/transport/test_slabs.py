@@ -18,7 +18,7 @@ import pytest
 from hybridsync.core.errors import HybridSyncError, SchemaMismatch
 from hybridsync.transport.buffers import ALIGNMENT
 from hybridsync.transport.shared_memory import slabs
-from hybridsync.transport.shared_memory.slabs import Slab, SlabMemory, create, mapped
+from hybridsync.transport.shared_memory.slabs import Slab, SlabMemory, copied, create, mapped
 
 NUM_BYTES = 3 * mmap.PAGESIZE + 5
 NAME = "memfd:hybridsync-parameters"
@@ -81,6 +81,8 @@ def test_a_contribution_is_written_by_whoever_has_its_file() -> None:
 def test_a_file_that_is_too_small_is_refused_before_a_read_beyond_its_end_would_end_the_process(slab: Slab) -> None:
     with pytest.raises(SchemaMismatch, match=f"has {NUM_BYTES} bytes where {NUM_BYTES + 1} are expected"):
         mapped(slab.file, NUM_BYTES + 1, writes=False)
+    with pytest.raises(SchemaMismatch, match=f"has {NUM_BYTES} bytes where {NUM_BYTES + 1} are expected"):
+        copied(slab.file, np.zeros(NUM_BYTES + 1, np.uint8))
 
 
 def test_memory_is_unmapped_with_its_last_reader_and_not_before() -> None:

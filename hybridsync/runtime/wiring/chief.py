@@ -92,13 +92,11 @@ class ChiefRole:
         self.chief = Chief(state)
         self._start = start_snapshot(opening, layout)
         self.committed = CommittedState(layout, self._start, opening.take_state(), allocate)
-        self._committer: Committer | None = None
 
     @property
     def state(self) -> TrainState:
-        """The newest state that was fetched to be committed; before the first one, that the run started from."""
-        fetched = self._committer.state if self._committer else None
-        return self.committed.state if fetched is None else fetched
+        """The newest state that was committed; before the first one, that the run started from."""
+        return self.committed.state
 
     def controller(
         self,
@@ -141,7 +139,7 @@ class ChiefRole:
             switches=opening.switches,
         )
         evaluator = run.evaluator(placement)
-        self._committer = Committer(
+        committer = Committer(
             opening.store,
             self._layout,
             holder_at,
@@ -165,7 +163,7 @@ class ChiefRole:
             servers=servers,
             holder_at=holder_at,
             phase_ids=opening.phase_ids,
-            committer=self._committer,
+            committer=committer,
             reporter=reporter,
             committed_source=self.committed,
             clock=clock,

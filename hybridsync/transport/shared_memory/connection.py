@@ -20,7 +20,7 @@ from hybridsync.transport.grpc.codec import decode, parse
 from hybridsync.transport.link_service import shut
 from hybridsync.transport.link_session import MOST_BYTES
 from hybridsync.transport.push_frames import frame_of_push, is_frame, reply_in
-from hybridsync.transport.shared_memory.slabs import mapped
+from hybridsync.transport.shared_memory.slabs import copied, mapped
 
 _TIMEVAL = struct.Struct("=qq")
 _CLOSE_ON_EXEC, _CUT_OFF = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)  # an enum's `&` takes a microsecond
@@ -45,6 +45,7 @@ class Connection(LinkConnection):
         self._deadline_secs, self._contribution_bytes = deadline_secs, contribution_bytes
         self._socket: socket.socket | None = None
         self._slabs: dict[int, np.ndarray] = {}
+        self._into: np.ndarray | None = None  # takes a copy of what is lent: a file that is mapped counts as memory
         self._has_lost = False  # what was lent is the role's again, and its reader does not know
         self._contribution: np.ndarray | None = None
         self._inbox = memoryview(bytearray(MOST_BYTES))
@@ -63,6 +64,16 @@ class Connection(LinkConnection):
             self.call(pb.LinkRequest(call="contribution", num_bytes=self._contribution_bytes))
         assert self._contribution is not None
         return self._contribution
+
+    def read_into(self, request: pb.LinkRequest, into: np.ndarray) -> None:
+        """See `LinkConnection.read_into`; the bytes are read from the file, which is not mapped."""
+        self._into = into
+        try:
+            self.call(request, into.nbytes)
+            self.check()
+        finally:
+            self._into = None
+            self.hang_up()
 
     def _secs_of(self, request: pb.LinkRequest, lent_bytes: int) -> float:
         return self._deadline_secs
@@ -164,6 +175,9 @@ class Connection(LinkConnection):
                 raise HybridSyncError(f"{call} gets no memory of {self._who}: no descriptor is left; raise `ulimit -n`")
             if call == "contribution":
                 self._contribution = mapped(files[0], self._contribution_bytes, writes=True)
+            elif files and self._into is not None:
+                copied(files[0], self._into)
+                self._slabs[reply.slab] = self._into
             elif files:
                 self._slabs[reply.slab] = mapped(files[0], lent_bytes, writes=False)
         except HybridSyncError:
