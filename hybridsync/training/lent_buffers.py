@@ -41,7 +41,7 @@ class LentBuffers:
         """Return uint8[nbytes] of any content, at the beginning of a page."""
         memory = self._free.pop() if self._free else self._allocate(self._nbytes)
         # Views keep `lent` alive, not only `memory`: numpy looks for the owner of a view among arrays, and stops here.
-        lent = np.frombuffer(memoryview(memory), np.uint8)
+        lent = np.frombuffer(memory.data if isinstance(memory, np.ndarray) else memory, np.uint8)
         weakref.finalize(lent, self._take_back, memory).atexit = False
         return lent
 

@@ -74,7 +74,7 @@ def copied(file: int, into: np.ndarray) -> None:
     Raises:
       SchemaMismatch: the file is smaller.
     """
-    left = memoryview(into)
+    left = into.data
     while left:
         num_bytes = os.preadv(file, [left], into.nbytes - left.nbytes)  # 2 GiB at most
         if not num_bytes:
