@@ -186,7 +186,7 @@ class Committer:
             with self._watchdog.work(f"the commit of {units} units", self._commit_secs):
                 after.wait(YIELD_SECS)
                 buffer, digest = self._committed.buffer(), snapshot.held.fingerprint
-                state = fetch(source, snapshot.snapshot_id, digest, self._layout, self._reader_at, buffer)
+                state = fetch(source, snapshot.snapshot_id, digest, self._layout, self._reader_at, buffer=buffer)
                 fetched.set_result(state)
                 num_bytes = 0
                 if self._store is not None:

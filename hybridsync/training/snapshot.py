@@ -273,7 +273,7 @@ class CommittedState:
           DamagedState: what arrived is not the state that was captured.
         """
         buffer, digest = self.buffer(), snapshot.held.fingerprint
-        fetch(source, snapshot.snapshot_id, digest, self._layout, lambda address: reader, buffer)
+        fetch(source, snapshot.snapshot_id, digest, self._layout, lambda address: reader, buffer=buffer)
         self.store(snapshot, buffer)
 
     @property
