@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-CASE_SECS = 110.0
+CASE_SECS = 500.0  # where the test has no shorter time limit
 NUM_DEVICES = 8
 
 

@@ -65,6 +65,6 @@ def python(request: pytest.FixtureRequest) -> str:
 
 
 def test_stand_ins_of_accelerators_hold(python: str) -> None:
-    done = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *STAND_INS)
+    done = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=600", *STAND_INS)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert re.search(r"\d+ passed(, \d+ warnings?)? in", done.stdout), "nothing was skipped"
