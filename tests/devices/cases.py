@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import mmap
 import threading
 from pathlib import Path
 from typing import Any, cast
@@ -166,6 +167,18 @@ def hand_over(kind: str) -> tuple[str, str, str]:
     packed = Layout.of(state).pack(state)
     unpacked = programs.state_layout.unpack(packed)
     return fingerprint(state), fingerprint(unpacked), fingerprint(jax.device_get(placement.put(unpacked)))
+
+
+def put_and_written_again(kind: str) -> tuple[str, str]:
+    """Return the fingerprint of a state, and of what lies on the devices when its memory has been written again."""
+    programs, placement = programs_of(run_of(kind))
+    layout = programs.state_layout
+    buffer = np.frombuffer(mmap.mmap(-1, layout.nbytes), np.uint8)  # aligned as memory that roles lend is
+    buffer[:] = 3
+    before = fingerprint(layout.unpack(buffer))
+    put = placement.put(layout.unpack(buffer))
+    buffer[:] = 5
+    return before, fingerprint(jax.device_get(put))
 
 
 def trained(kind: str, plan: str, workload: int, mesh: dict[str, int] = BOTH, **options: Any) -> tuple[bool, float]:

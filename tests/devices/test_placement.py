@@ -67,6 +67,11 @@ def test_states_go_to_the_host_and_back_bit_for_bit(on_devices: OnDevices, kind:
     assert len(set(on_devices("hand_over", kind))) == 1
 
 
+def test_memory_that_is_written_again_leaves_what_was_put_on_devices(on_devices: OnDevices) -> None:
+    before, after = on_devices("put_and_written_again", "nnx")
+    assert after == before
+
+
 @pytest.mark.parametrize("kind", ["nnx", "linen"])
 @pytest.mark.parametrize("served", [False, True], ids=["lockstep_and_groups", "servers"])
 def test_every_protocol_trains_on_meshes(on_devices: OnDevices, kind: str, served: bool) -> None:
