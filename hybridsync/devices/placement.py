@@ -354,8 +354,8 @@ class DevicePlacement:
         if self._lie(leaves, where):
             return tree
         shardings = self.shardings(tree, where)
-        # Memory of the host is lent and filled again: a copy, before this returns. For devices of a CPU, jax 0.10.2 uses
-        # aligned memory in place whatever `may_alias` says, so the copy is made here.
+        # Memory of the host is lent and filled again: a copy, before this returns. For devices of a CPU, jax 0.10.2
+        # uses aligned memory in place whatever `may_alias` says, so the copy is made here.
         alias = all(isinstance(leaf, jax.Array) for leaf in leaves)
         if not alias and self.joint.devices.flat[0].platform == "cpu":
             leaves = [leaf if isinstance(leaf, jax.Array) else np.array(leaf) for leaf in leaves]
