@@ -93,7 +93,7 @@ class Placement(Protocol):
         """Return a unit's examples at a worker's seat, divided over the axes for examples."""
         ...
 
-    def constant(self, kind: type[np.number], value: float) -> Any:
+    def constant(self, kind: Callable[[Any], np.generic], value: float) -> Any:
         """Return a number that programs take again and again."""
         ...
 
@@ -145,12 +145,12 @@ class SharedDevice:
     def batch(self, batch: Mapping[str, np.ndarray], worker: int) -> Any:
         return batch
 
-    def constant(self, kind: type[np.number], value: float) -> Any:
+    def constant(self, kind: Callable[[Any], np.generic], value: float) -> Any:
         return _array_of(kind, value)
 
 
 @functools.lru_cache(maxsize=1024)
-def _array_of(kind: type[np.number], value: float) -> jax.Array:
+def _array_of(kind: Callable[[Any], np.generic], value: float) -> jax.Array:
     """Return a number as an array: to make one of NumPy's takes JAX longer than many an update takes a leaf."""
     return jax.device_put(kind(value))
 
@@ -270,7 +270,7 @@ class DevicePlacement:
 
         return jax.device_put(dict(batch), {name: sharding(examples) for name, examples in batch.items()})
 
-    def constant(self, kind: type[np.number], value: float) -> Any:
+    def constant(self, kind: Callable[[Any], np.generic], value: float) -> Any:
         return kind(value)  # an array of one device would be copied to the others with each call
 
     def side_by_side(self, tree: Any) -> list[NamedSharding]:

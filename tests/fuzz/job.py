@@ -294,8 +294,9 @@ class Job:
         digest, number = self.start.held.fingerprint, self.start.snapshot_id
         served = spec if protocols.parse(spec).mode is SERVER else "asp"
         self.phase = Phase(PHASE_ID, served, members, 0, END, (), (), 0, "chief", number, digest, ("server",), "start")
-        for holder in (self.primary, self.store, self.replica):
+        for holder in (self.primary, self.store):
             holder.enter(self.phase)
+        self.replica.enter(self.phase, 0)
         self.chief.control.announce(dataclasses.replace(self.phase, spec=spec))
         self.chief.control.open_leases()
         self.chief.service.lease(LeaseRequest(0, 1, PHASE_ID, 0, 0))

@@ -229,6 +229,7 @@ def test_dropout_that_no_flag_reaches_is_named(attribute, is_off, caplog):
     task = Task.from_nnx(make, SOURCE)
     params, state = task.init(jax.random.key(0))
     batch = {name: jnp.asarray(field) for name, field in SOURCE.batch(0, unit_size=8, seed=0).items()}
+    assert task.evaluate is not None
     task.evaluate(params, state, batch)
     for _ in range(2):
         task.loss(params, state, batch, jax.random.key(0))

@@ -145,11 +145,11 @@ def test_an_old_state_goes_before_the_fetch_of_one_that_others_have_trained_on_s
             start.snapshot_buffer.read(snapshot_id, into)
 
     replica = replica_of(start)
-    replica.enter(phase_of(1, "bsp", snapshot=start.snapshot))
+    replica.enter(phase_of(1, "bsp", snapshot=start.snapshot), 0)
     step(replica, 0)
     start.roles["holder"] = Holder()
     phase = phase_of(3, "bsp", snapshot=start.snapshot, source="holder")
-    replica.enter(dataclasses.replace(phase, sequence=sequence))
+    replica.enter(dataclasses.replace(phase, sequence=sequence), 0)
     assert seen == [is_there] and replica.holds
 
 
