@@ -332,7 +332,7 @@ def test_a_ready_gradient_transformation_is_refused_with_the_way_to_pass_it(save
         "def optimizer(config):\n    import optax\n\n    return optax.sgd(0.1)\n"
     )
     saved.config.write_text(ready)
-    saved.assert_refused("a ready GradientTransformation", "lambda learning_rate")
+    saved.assert_refused("a ready GradientTransformation", "Optimizer(optax.adamw, learning_rate=1e-3)")
 
 
 @pytest.mark.soak

@@ -84,12 +84,10 @@ def _leaf_handlers() -> Any:
     Orbax would copy all of them first, as its versions without this option do.
     """
     types = ocp.type_handlers
-    handlers = types.create_type_handler_registry(
-        *[(kind, types.get_type_handler(kind)) for kind in types.supported_types()]
-    )
+    handlers = {kind: types.get_type_handler(kind) for kind in types.supported_types()}
     if "deepcopy_host_arrays" in inspect.signature(types.NumpyHandler).parameters:
-        handlers.add(np.ndarray, types.NumpyHandler(deepcopy_host_arrays=False), override=True)
-    return handlers
+        handlers[np.ndarray] = types.NumpyHandler(deepcopy_host_arrays=False)
+    return types.create_type_handler_registry(*handlers.items())
 
 
 class StepFiles:
