@@ -154,7 +154,7 @@ def group_rounds(rule):
             yield f"worker {worker} meets for the last time", rule.on_arrival(worker, 12.0, last=True)
 
 
-@pytest.mark.parametrize("name", sorted(protocols.REGISTRY))
+@pytest.mark.parametrize("name", [*sorted(protocols.REGISTRY), "hsp(stale=1)"])
 def test_a_protocol_plays_as_in_its_golden_transcript(name, golden):
     protocol = protocols.parse(name)
     lines = [f"# {name}: a worker of four, with units 7 and 8"] + [str(effect) for effect in play(protocol)]
