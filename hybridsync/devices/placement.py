@@ -201,7 +201,7 @@ class DevicePlacement:
         self._is_single = division.size == 1
         self._cached: dict[Any, list[Any]] = {}
         self._programs: dict[Callable, Callable] = {}
-        self._kept: dict[tuple[Any, Any], jax.Array] = {}
+        self._numbers: dict[tuple[Any, Any], jax.Array] = {}
         # jax 0.10.2 lets several threads fill the list of an array's shards at the same time, and finds too many or
         # too few of them then. One at a time, before others see the array.
         self._splitting = threading.Lock()
@@ -324,11 +324,11 @@ class DevicePlacement:
 
     def _number(self, value: np.generic) -> jax.Array:
         key = value.dtype, value.item()
-        if key not in self._kept:
-            if len(self._kept) >= MOST_NUMBERS:
-                self._kept.clear()
-            self._kept[key] = jax.device_put(value, self._sharding(JOINT, PartitionSpec()))
-        return self._kept[key]
+        if (array := self._numbers.get(key)) is None:
+            if len(self._numbers) >= MOST_NUMBERS:
+                self._numbers.clear()
+            array = self._numbers[key] = jax.device_put(value, self._sharding(JOINT, PartitionSpec()))
+        return array
 
     def mesh(self, where: int) -> Mesh:
         """Return the mesh of a seat, or the joint one."""

@@ -103,9 +103,11 @@ class SaveSchedule:
           captured: time of the last update in a state that was captured live; 0 for a state of this moment.
         """
         self.submitted = snapshot
-        age_secs = max(0.0, self._clock.monotonic() - captured) if evaluate and captured else 0.0
-        self._age_secs = age_secs  # of a state that was kept at a place: the next save is due by so much earlier
         secs = self._reporter.seconds()
+        age_secs = max(0.0, self._clock.monotonic() - captured) if evaluate and captured else 0.0
+        # Of a state that was kept at a place: the next save is due by so much earlier. It is no older than the run,
+        # though the clock of a role may say so that the chief has not compared with its own.
+        self._age_secs = age_secs = min(age_secs, secs)
         record: dict[str, Any] = {
             **self._of_run,
             "phase": phase_number,

@@ -134,6 +134,8 @@ def as_member(
             Parameters(state.params, state.model_state),
         )
         contribution = jax.block_until_ready(contribution_of(programs, parameters, units))
+        if not units:  # else the gradient on its parameters has shown that the last update has read its total
+            jax.block_until_ready(state)
         total = communicator.sum(index, contribution)
         state = programs.update(state, total, units=len(entry.units), factor=entry.rate, blend=entry.blend)
         note(entry.sequence)

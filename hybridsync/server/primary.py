@@ -121,7 +121,7 @@ class Primary:
     def _leave(self, phase: Phase) -> None:
         """Refuse every later push of the phase before `phase`; called under the condition.
 
-        Its state goes if others have trained on since: who looks for the newest state asks them.
+        Its state goes if others have trained on since: it is needed only if they die and the last commit has failed.
         """
         self._close()
         if phase.sequence > self._sequencer.sequence:

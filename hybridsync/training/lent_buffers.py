@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import weakref
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import numpy as np
 Memory = mmap.mmap | np.ndarray
 
 MOST_FREE = 2
-"""Buffers kept for later: a caller holds what it was lent until it has the next."""
+"""Buffers kept for later, where memory is the process's own: a caller holds what it was lent until it has the next."""
 
 # The default is to share pages with forked processes. All pages at once: one by one takes four times as long.
 _OWN_MEMORY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
@@ -30,26 +31,30 @@ class LentBuffers:
 
     Args:
       nbytes: size of each buffer in bytes, at least 1.
-      allocate: makes the memory of a buffer of so many bytes.
+      allocate: makes the memory of a buffer of so many bytes; where others map it, it is never freed.
     """
 
     def __init__(self, nbytes: int, allocate: Callable[[int], Memory] = own_memory) -> None:
         self._nbytes, self._allocate = nbytes, allocate
+        self._most_free = MOST_FREE if allocate is own_memory else math.inf
         self._free: list[Memory] = []
 
     def lend(self) -> np.ndarray:
         """Return uint8[nbytes] of any content, at the beginning of a page."""
-        memory = self._free.pop() if self._free else self._allocate(self._nbytes)
+        try:
+            memory = self._free.pop()
+        except IndexError:  # not asked before: another thread may take the last one meanwhile
+            memory = self._allocate(self._nbytes)
         # Views keep `lent` alive, not only `memory`: numpy looks for the owner of a view among arrays, and stops here.
         lent = np.frombuffer(memory.data if isinstance(memory, np.ndarray) else memory, np.uint8)
-        weakref.finalize(lent, self._take_back, memory).atexit = False
+        weakref.finalize(lent, self._take_back, self._free, memory).atexit = False
         return lent
 
     def clear(self) -> None:
-        """Let go of the buffers that are kept for later."""
-        self._free.clear()
+        """Free the buffers that are kept for later, and those that are lent as soon as they come back."""
+        self._free = []
 
-    def _take_back(self, memory: Memory) -> None:
+    def _take_back(self, free: list[Memory], memory: Memory) -> None:
         """Keep the memory, whichever thread has dropped the last view."""
-        if len(self._free) < MOST_FREE:
-            self._free.append(memory)
+        if len(free) < self._most_free:
+            free.append(memory)

@@ -80,8 +80,8 @@ class Replica:
                 self._is_captured |= is_captured
                 return
             if self._state is None or self._fingerprint != phase.fingerprint:
-                # Where others have trained on since, nobody asks for the old state any more. Else it stays until its
-                # successor is here: should the sender die, another role may need it.
+                # Where others have trained on since, the old state goes first: it is needed only if the sender dies and
+                # the last commit, too, has failed. Else it stays until its successor is here.
                 if phase.sequence > self._sequence:
                     self._state, self._parameters = None, ()
                 room, self._room = self._room, None

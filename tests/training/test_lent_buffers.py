@@ -80,3 +80,25 @@ def test_a_few_buffers_are_kept_and_no_more():
     lent = [buffers.lend() for _ in range(MOST_FREE + 3)]
     del lent
     assert len(buffers._free) == MOST_FREE
+
+
+def test_memory_that_others_map_is_used_again_however_much_is_free():
+    made: list[np.ndarray] = []
+
+    def allocate(num_bytes: int) -> np.ndarray:
+        made.append(np.zeros(num_bytes, np.uint8))
+        return made[-1]
+
+    buffers = LentBuffers(LAYOUT.nbytes, allocate)
+    for _ in range(2):
+        lent = [buffers.lend() for _ in range(MOST_FREE + 3)]
+        del lent
+    assert len(made) == MOST_FREE + 3
+
+
+def test_a_buffer_that_was_lent_before_all_are_freed_does_not_come_back():
+    buffers = LentBuffers(LAYOUT.nbytes)
+    lent = buffers.lend()
+    buffers.clear()
+    del lent
+    assert not buffers._free

@@ -88,6 +88,7 @@ class SumKind:
         """Let go of this process's buffers and views; what peers may read stays in the slab (see `Area.unmap`)."""
         self._views = None
         self.flat.rest()
+        self.__dict__.pop("total", None)
         self.results.clear()
         self.area.unmap()
 
