@@ -81,7 +81,7 @@ def run_chief(
 
     Args:
       run: what to run.
-      spec: how to open and serve it.
+      spec: the way to open and serve it.
       keys: keys of this process.
       user_keys: keys of the run's user, for the commands.
       report: sends a report to the supervisor: {"address": ...} once served.

@@ -64,10 +64,6 @@ class PartitionedState:
         """Fetch the phase's starting state (see `Shard.fetch`); called while others use the state that is here."""
         return self._shard.fetch(phase)
 
-    def let_go(self) -> None:
-        """Keep no state until the next one is taken over."""
-        self._shard.adopt_state(None)
-
     def adopt_state(self, phase: Phase, state: TrainState | None) -> None:
         """Take over the starting state of `phase`; None where it is here already."""
         if state is not None:

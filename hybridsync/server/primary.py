@@ -19,7 +19,7 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.base import FLOAT32
 from hybridsync.server.partition import PRIMARY, partition
 from hybridsync.server.partitioned_state import PartitionedState
-from hybridsync.server.push_checks import check_captured, check_phase_id
+from hybridsync.server.push_checks import check_phase_id
 from hybridsync.server.replication import PartSnapshot, Peers
 from hybridsync.server.sequencer import Sequencer
 from hybridsync.server.server_core import HeldCall, ServerCore
@@ -88,8 +88,7 @@ class Primary:
     def enter(self, phase: Phase) -> StateVersion:
         """Take over the phase's starting state and serve it; repeating the call is harmless.
 
-        The phase before takes no more pushes from now on. While the state is fetched it can still be captured, unless
-        this one begins with a newer one: then its memory is free before the fetch.
+        The phase before takes no more pushes from now on. While the state is fetched it can still be captured.
 
         Raises:
           ConfigError: the protocol is unknown, has no server rule, or cannot work with these members.
@@ -101,7 +100,7 @@ class Primary:
         return self._entrance.enter(
             phase.id,
             held=lambda: self._held_of(phase),
-            leave=lambda: self._leave(phase),
+            leave=self._close,
             fetch=lambda: self._fetch(phase),
             swap=lambda state: self._begin(phase, state),
         )
@@ -117,16 +116,6 @@ class Primary:
         """Return the starting state of `phase`; None where it is here: a closed phase changes nothing any more."""
         kept = not self._state.empty and self._fingerprint == phase.fingerprint
         return None if kept else self._state.fetch(phase)
-
-    def _leave(self, phase: Phase) -> None:
-        """Refuse every later push of the phase before `phase`; called under the condition.
-
-        Its state goes if others have trained on since: it is needed only if they die and the last commit has failed.
-        """
-        self._close()
-        if phase.sequence > self._sequencer.sequence:
-            self._fingerprint = ""
-            self._state.let_go()
 
     def _begin(self, phase: Phase, state: TrainState | None) -> StateVersion:
         """Serve `phase` from `state`, or from the one that is here; called under the condition."""
@@ -175,11 +164,11 @@ class Primary:
           HybridSyncError: another server failed.
         """
         with self._condition:
-            self._captured(phase_id)  # a late call must not cost the last snapshot
+            check_phase_id(phase_id, self._sequencer.phase)  # a late call must not cost the last snapshot
         # Before the condition: readers of the last snapshot may take long, pushes go on
         with self._snapshot_buffer.room():
             with self._turn:
-                phase = self._captured(phase_id)
+                phase = check_phase_id(phase_id, self._sequencer.phase)
                 left: tuple[int, ...] = ()
                 if final:
                     self._close()
@@ -365,10 +354,6 @@ class Primary:
             first_applied=state.first_applied,
             last_applied=state.last_applied,
         )
-
-    def _captured(self, phase_id: PhaseId) -> Phase:
-        """Return the phase of that id, if it is served and its state is here."""
-        return check_captured(phase_id, self._sequencer.phase, self._state.empty)
 
     def _take_uploads(self, phase: Phase) -> tuple[int, ...]:
         """Wait for what the workers leave behind; returns whose optimizer states make up the next phase's."""

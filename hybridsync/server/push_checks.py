@@ -159,21 +159,6 @@ def check_phase_id(phase_id: PhaseId, phase: Phase | None) -> Phase:
     return phase
 
 
-def check_captured(phase_id: PhaseId, phase: Phase | None, has_gone: bool) -> Phase:
-    """Return the phase that a server is in, if that is `phase_id` and its state has not gone.
-
-    Raises:
-      StalePhase: the server is in a different phase, in none, or has let its state go.
-    """
-    found = check_phase_id(phase_id, phase)
-    if has_gone:
-        raise StalePhase(
-            f"the state of phase {phase_id} is no longer here: a phase is entered that begins with a newer one; ask "
-            "the chief again"
-        )
-    return found
-
-
 def check_current(push: Push, is_open: bool, newest: int) -> None:
     """Refuse a push that comes too late, or from a process whose place was taken.
 

@@ -23,7 +23,6 @@ from hybridsync.server.partition import Contributions, Part
 from hybridsync.server.publisher import ParameterPool, PublishedParameters
 from hybridsync.server.push_checks import (
     check_block,
-    check_captured,
     check_current,
     check_member,
     check_phase_id,
@@ -101,7 +100,7 @@ class Secondary:
         return self._entrance.enter(
             phase.id,
             held=lambda: self._held(phase),
-            leave=lambda: self._leave(phase),
+            leave=self._close,
             fetch=lambda: self._shard.fetch(phase),
             swap=lambda state: self._begin(phase, protocol, state),
         )
@@ -120,14 +119,9 @@ class Secondary:
             raise StalePhase(f"phase {offered} is not newer than phase {held}, which is served; reserve another")
         return None
 
-    def _leave(self, phase: Phase) -> None:
-        """Take no more blocks of the phase before `phase`; a restarted chief hears that it does not go on here.
-
-        Its state goes if others have trained on since (see `Primary`).
-        """
+    def _close(self) -> None:
+        """Take no more blocks of the phase; a restarted chief hears that it does not go on here."""
         self._open = False
-        if phase.sequence > self._sequence:
-            self._shard.adopt_state(None)
         self._condition.notify_all()
 
     def _abandon(self) -> None:
@@ -258,10 +252,10 @@ class Secondary:
         if len(set(left)) < len(left):
             raise InvalidMessage(f"{len(left)} workers left states, {len(set(left))} of them different; name each once")
         with self._condition:
-            check_captured(phase_id, self._phase, self._shard.empty)
+            self._expect(phase_id)
         with self._snapshot_buffer.room():
             with self._turn:
-                phase = check_captured(phase_id, self._phase, self._shard.empty)
+                phase = self._expect(phase_id)
                 if self._sequence != sequence:
                     raise self._apart(f"is asked for its state after update {sequence}")
                 if final:

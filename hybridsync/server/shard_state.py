@@ -153,8 +153,8 @@ class Shard:
         let_go_of_arguments()
         return state
 
-    def adopt_state(self, state: TrainState | None) -> None:
-        """Keep a state that was fetched, in place of the one that is here; None lets that one go."""
+    def adopt_state(self, state: TrainState) -> None:
+        """Keep a state that was fetched, in place of the one that is here."""
         self._state = state
 
     def begin(self, how: Compensation | None, wire: str) -> None:

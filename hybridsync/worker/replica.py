@@ -80,10 +80,7 @@ class Replica:
                 self._is_captured |= is_captured
                 return
             if self._state is None or self._fingerprint != phase.fingerprint:
-                # Where others have trained on since, the old state goes first: it is needed only if the sender dies and
-                # the last commit, too, has failed. Else it stays until its successor is here.
-                if phase.sequence > self._sequence:
-                    self._state, self._parameters = None, ()
+                # The old state stays until its successor is here: should the sender die, another role may need it.
                 room, self._room = self._room, None
                 layout, (source, digest) = self._programs.state_layout, (phase.source, phase.fingerprint)
                 fetched = fetch(source, phase.snapshot_id, digest, layout, self._reader_at, room)

@@ -212,20 +212,6 @@ def test_while_the_next_state_is_fetched_the_phase_before_takes_no_push_and_can_
     assert entering.result(SECS).units == 0
 
 
-def test_a_state_that_others_have_trained_on_since_goes_before_the_newer_one_is_fetched(scene: Scene) -> None:
-    newer = replace(scene.phase(2), sequence=5)
-    entering = scene.threads.submit(scene.server.enter, newer)
-    assert scene.gate.asked.acquire(timeout=SECS)
-    assert scene.server._shard.empty if isinstance(scene.server, Secondary) else scene.server._state.empty
-    with pytest.raises(StalePhase, match=r"the state of phase 1 .*no longer here"):
-        if isinstance(scene.server, Secondary):
-            scene.answered(scene.server.snapshot_part, scene.first.id, 0, True)
-        else:
-            scene.answered(scene.server.take_snapshot, scene.first.id, True)
-    scene.gate.go_on.set()
-    assert entering.result(SECS).sequence == 5
-
-
 def test_a_push_that_is_held_hears_at_once_that_another_phase_is_being_entered() -> None:
     cluster = Cluster(programs(), 1)
     primary, phase = cluster.primary, cluster.enter(spec="bsp_server")

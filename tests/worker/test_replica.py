@@ -135,24 +135,6 @@ def test_another_state_is_taken_over_from_its_holder(start):
     assert held.fingerprint == snapshot.held.fingerprint == fingerprint(state_in(trained, snapshot))
 
 
-@pytest.mark.parametrize(("sequence", "is_there"), [(2, False), (1, True), (0, True)])
-def test_an_old_state_goes_before_the_fetch_of_one_that_others_have_trained_on_since(start, sequence, is_there):
-    seen: list[bool] = []
-
-    class Holder:
-        def read(self, snapshot_id, into):
-            seen.append(replica.holds)
-            start.snapshot_buffer.read(snapshot_id, into)
-
-    replica = replica_of(start)
-    replica.enter(phase_of(1, "bsp", snapshot=start.snapshot), 0)
-    step(replica, 0)
-    start.roles["holder"] = Holder()
-    phase = phase_of(3, "bsp", snapshot=start.snapshot, source="holder")
-    replica.enter(dataclasses.replace(phase, sequence=sequence), 0)
-    assert seen == [is_there] and replica.holds
-
-
 def test_what_was_reserved_is_used_once_and_nothing_is_allocated_while_training_waits(start):
     allocated: list[int] = []
     layout = tally_programs().state_layout
