@@ -53,7 +53,7 @@ def check_plan(config: RunConfig) -> None:
 def order_warning(plan: Plan, num_workers: int) -> str:
     """Return a warning of a plan that begins with asynchrony and has lock-step later; "" for any other.
 
-    >>> order_warning(Plan.parse("asp:50%,bsp"), 8)[:67]
+    >>> order_warning(Plan.parse("asp:50%,bsp"), 8)[:68]
     "plan 'asp:50%,bsp': lock-step comes after asynchrony, where it gains"
     >>> order_warning(Plan.parse("bsp:50%,asp"), 8), order_warning(Plan.parse("bsp:10%,asp:40%,bsp"), 8)
     ('', '')
