@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +16,12 @@ import pytest
 
 from hybridsync import CheckpointConfig, EmulationConfig, KeepBest, TelemetryConfig, Trainer
 from hybridsync.core.errors import ConfigError
+from hybridsync.interfaces.callbacks import CallbackRun
 from hybridsync.trainer import FitResult
 from hybridsync.training.task import Task
 from tests.doc_pages import blocks
 from tests.tasks import plain_sgd, tally_task
-from tests.trainers import events_of, fit_and_stop
+from tests.trainers import events_of, goes_on_until_asked
 
 UNITS = 64
 
@@ -74,7 +77,21 @@ def test_the_best_checkpoint_is_kept_and_read_as_the_page_says(metric: str, mode
 
 def test_a_run_that_goes_on_keeps_the_best_of_all_its_sessions(tmp_path: Path) -> None:
     workdir, task = tmp_path / "run", judged(tally_task(UNITS), 20)
-    assert fit_and_stop(trainer(workdir, task, KeepBest()), 40).summary.exit == "preempted"
+    kept, has_40 = threading.Event(), threading.Event()
+
+    class Noted(KeepBest):
+        def on_evaluation(self, run: CallbackRun, evaluation: Mapping[str, Any]) -> None:
+            super().on_evaluation(run, evaluation)
+            if (workdir / "best" / "best.json").exists():
+                kept.set()
+
+    first = trainer(workdir, task, Noted())
+    first.add_hook(lambda metrics: has_40.set() if metrics.units >= 40 else None, every=1)
+    stopping = threading.Thread(target=lambda: has_40.wait(60) and kept.wait(60) and first.preempt())
+    stopping.start()
+    with goes_on_until_asked(first, 40):
+        assert first.fit().summary.exit == "preempted"
+    stopping.join()
     before = json.loads((workdir / "best" / "best.json").read_text())
     assert (before["metric"], before["mode"]) == ("accuracy", "max")
     assert fit(workdir, KeepBest(), task).completed
