@@ -41,11 +41,10 @@ unit: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --durations=15 -m 'not soak and not integration and not alone' tests/multiprocess
 	$(BIN)/python -m pytest -m 'alone and not soak' tests/multiprocess
 
-# What needs a package index or other machines, in an environment of its own; and one case of each soak. These jobs wait
-# more than they compute: two at a time, those that share a cluster or measure stalls (`xdist_group`) one by one.
+# What needs a package index or other machines, in an environment of its own; and one case of each soak. Hosts and
+# clusters one at a time: two at once have no two cores to come back on in time.
 integration: $(INTEGRATION)/.installed
-	$(INTEGRATION)/bin/python -m pytest -m integration --numprocesses=2 --dist=loadgroup --durations=15 \
-		tests/integration tests/multiprocess -o faulthandler_timeout=1200
+	$(INTEGRATION)/bin/python -m pytest -m integration --durations=15 tests/integration tests/multiprocess -o faulthandler_timeout=1200
 	$(INTEGRATION)/bin/python -m pytest -m one_of_each_soak --numprocesses=3 --dist=worksteal --durations=15 --timeout=600 -o faulthandler_timeout=1800
 
 $(INTEGRATION)/.installed: pyproject.toml setup.py Makefile

@@ -12,7 +12,7 @@ from tests.integration.debian import environment, unpacked
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted([*ROOT.glob("examples/*/*.sh"), *ROOT.glob("examples/*/*.sbatch")])
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.xdist_group("shellcheck")]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

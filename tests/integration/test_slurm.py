@@ -34,7 +34,7 @@ from tests.integration.hosts_run import (
 )
 from tests.integration.slurm_cluster import SlurmCluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 SCRIPT = ROOT / "examples" / "slurm" / "train.sbatch"
 NODES = {"n1": "127.0.0.1", "n2": "127.0.0.2"}

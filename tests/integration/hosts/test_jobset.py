@@ -27,7 +27,6 @@ REASON = missing()
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(600),
-    pytest.mark.xdist_group("hosts"),
     pytest.mark.skipif(bool(REASON), reason=f"no hosts of their own here: {REASON}"),
 ]
 
