@@ -8,7 +8,7 @@ HSP = {"bsp_server": "bsp_server", "hsp, turns alone": "hsp", "hsp": "hsp(stale=
 """The fair-shared barrier, HSP's turns alone, which are the default, and HSP with stale units."""
 
 GRIDDED = {"hsp": HSP["hsp"]}
-"""What the grid has in place of a protocol's default."""
+"""Protocols as the grid writes them where it does not use a default."""
 
 RIPPLES_RATIOS = {
     "all-reduce": "bsp",
