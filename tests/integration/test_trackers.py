@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import struct
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,8 +101,23 @@ def asked(url: str, **values: Any) -> Any:
         return json.load(answer)
 
 
+@contextlib.contextmanager
+def tensorboard(logdir: Path) -> Iterator[str]:
+    """Serve a folder by a process of TensorBoard; gives its URL.
+
+    In this process its parser would meet the absl flags that other tests have defined (``--port`` stands twice).
+    """
+    once = ("--load_fast=false", "--reload_interval=0", "--reload_task=blocking")
+    command = [sys.executable, "-m", "tensorboard.main", f"--logdir={logdir}", "--host=127.0.0.1", "--port=0", *once]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        assert process.stderr is not None
+        try:
+            yield next(found[0] for line in process.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+/", line)))
+        finally:
+            process.kill()
+
+
 def test_runs_are_compared_on_the_hparams_page_of_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = pytest.importorskip("tensorboard.program", reason="pip install tensorboard")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     rates = {"slow": 0.01, "fast": 0.02}
     for name, rate in rates.items():
@@ -106,17 +125,16 @@ def test_runs_are_compared_on_the_hparams_page_of_tensorboard(tmp_path: Path, mo
         telemetry = TelemetryConfig(evaluate_units=8, log_secs=0.05)
         assert fit_and_stop(mlp_trainer("bsp:50%,asp", UNITS, telemetry=telemetry, **options), 32).summary.exit
         assert mlp_trainer("bsp:50%,asp", UNITS, telemetry=telemetry, **options).fit().completed
-    once = ("--load_fast=false", "--reload_interval=0", "--reload_task=blocking")
-    board = program.TensorBoard()
-    board.configure(argv=["", f"--logdir={tmp_path}", "--host=127.0.0.1", "--port=0", *once])
-    place = f"{board.launch()}data/plugin/hparams"
-    experiment = asked(f"{place}/experiment", experimentName="")
+    with tensorboard(tmp_path) as url:
+        place = f"{url}data/plugin/hparams"
+        experiment = asked(f"{place}/experiment", experimentName="")
+        columns = [{"metric": info["name"]} for info in experiment["metricInfos"]]
+        every = ["STATUS_UNKNOWN", "STATUS_SUCCESS", "STATUS_FAILURE", "STATUS_RUNNING"]
+        options = {"allowedStatuses": every, "colParams": columns, "sliceSize": 9}
+        groups = asked(f"{place}/session_groups", experimentName="", **options)
     assert {info["name"] for info in experiment["hparamInfos"]} >= {"plan", "workers", "learning_rate", "momentum"}
     tags = {info["name"]["tag"] for info in experiment["metricInfos"]}
     assert tags >= {"train/loss", "train/learning_rate", "eval/accuracy", "eval/loss"}
-    columns = [{"metric": info["name"]} for info in experiment["metricInfos"]]
-    every = ["STATUS_UNKNOWN", "STATUS_SUCCESS", "STATUS_FAILURE", "STATUS_RUNNING"]
-    groups = asked(f"{place}/session_groups", experimentName="", allowedStatuses=every, colParams=columns, sliceSize=9)
     shown = {group["hparams"]["learning_rate"]: group for group in groups["sessionGroups"]}
     assert shown.keys() == {*rates.values()}
     for name, rate in rates.items():
