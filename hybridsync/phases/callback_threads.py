@@ -56,6 +56,7 @@ class Callbacks:
         shown = CallbackRun(
             run.config,
             run.workdir,
+            run.optimizer.shown_values(),
             stop=control.stop,
             say=lambda text: self._notes.append(partial(show_line, printable(str(text))[:MOST_TEXT])),
         )
