@@ -49,16 +49,16 @@ class TimelineSink(Protocol):
 
 
 @dataclass
-class Kept:
+class SpanLines:
     """Spans as their lines stand in a file, oldest first, and how many more there were that are kept no longer."""
 
     lines: list[str]
     left_out: int = 0
 
-    def limited(self, limit: int) -> "Kept":
+    def limited(self, limit: int) -> "SpanLines":
         """Return the newest `limit` of them."""
         over = max(len(self.lines) - limit, 0)
-        return Kept(self.lines[over:], self.left_out + over)
+        return SpanLines(self.lines[over:], self.left_out + over)
 
 
 class _PhaseSpans:
@@ -115,8 +115,8 @@ class Timeline:
 
         # Each span is in one of three: timeline.json has it, a killed session left it in timeline.part, or it came in
         # this session. `write` moves the latter two to the first.
-        self._written = Kept([])
-        self._of_killed = Kept([])
+        self._written = SpanLines([])
+        self._of_killed = SpanLines([])
         self._of_phases: dict[tuple[str, int, int], _PhaseSpans] = {}
 
         self._num_written = 0  # how often timeline.json has been written: it and timeline.part name it to each other
@@ -163,7 +163,7 @@ class Timeline:
         """
         with self._lock:
             written, since = self._written, self._since()
-            kept = Kept(written.lines + since.lines, written.left_out + since.left_out).limited(self._limit)
+            kept = SpanLines(written.lines + since.lines, written.left_out + since.left_out).limited(self._limit)
             other = {"left_out": kept.left_out, "written": self._num_written + 1}
             text = (
                 f'{{"displayTimeUnit":"ms","otherData":{encode(other)},"traceEvents":[\n'
@@ -174,13 +174,13 @@ class Timeline:
             # Only now: until the file is there, the spans are still those of this session. A part that cannot be
             # removed does no harm, as the number of its writing is past.
             self._written, self._num_written = kept, self._num_written + 1
-            self._of_killed, self._of_phases = Kept([]), {}
+            self._of_killed, self._of_phases = SpanLines([]), {}
             self._part.remove()
 
-    def _since(self) -> Kept:
+    def _since(self) -> SpanLines:
         """Return the spans since timeline.json was written."""
         phases = self._of_phases.values()
-        return Kept(
+        return SpanLines(
             self._of_killed.lines + [line for spans in phases for line in spans.lines()],
             self._of_killed.left_out + sum(spans.left_out for spans in phases),
         )
@@ -220,7 +220,7 @@ class Timeline:
         except (ValueError, KeyError, TypeError) as error:
             logging.warning("%s is damaged (%s); a new timeline begins", self._path, error)
             return False
-        self._written = Kept([line.rstrip(",") for line in lines if line.startswith(_SPAN)], left_out)
+        self._written = SpanLines([line.rstrip(",") for line in lines if line.startswith(_SPAN)], left_out)
         self._take_rows(rows)
         return True
 
@@ -234,7 +234,7 @@ class Timeline:
         if found is None or (is_whole and found.after != self._num_written):
             self._part.remove()
             return
-        self._of_killed = Kept([line for line in found.lines if line.startswith(_SPAN)], found.left_out)
+        self._of_killed = SpanLines([line for line in found.lines if line.startswith(_SPAN)], found.left_out)
         self._num_written = found.after
         self._take_rows(json.loads(line) for line in found.lines if not line.startswith(_SPAN))
         self._compact()
