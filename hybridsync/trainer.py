@@ -39,9 +39,9 @@ from hybridsync.phases.reporter import Hook
 from hybridsync.report.history import RunHistory, history_of
 from hybridsync.report.model import Record
 from hybridsync.report.results import read_run
-from hybridsync.runtime.compilations import Compilations
+from hybridsync.runtime.end_signals import handled_by_default
 from hybridsync.runtime.inprocess import InProcess
-from hybridsync.runtime.role_signals import handled_by_default
+from hybridsync.runtime.role.compilations import Compilations
 from hybridsync.storage.jsonl import plain
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.telemetry.progress import open_progress

@@ -24,7 +24,7 @@ from hybridsync.config.recipes import located
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError
 from hybridsync.core.paths import local_path
 from hybridsync.policies.search_rules import Rules, Search, length_of, plan_of
-from hybridsync.runtime.role_signals import handled
+from hybridsync.runtime.end_signals import handled
 from hybridsync.tuning.search import Runner
 from hybridsync.tuning.search_table import next_line, table, verdict_lines
 from hybridsync.tuning.session import RUNTIMES, default_folder, search_in
@@ -88,7 +88,7 @@ def runner_of(
     config = loaded.config
 
     def run_of(config: RunConfig) -> Run:
-        from hybridsync.runtime.compilation_cache import open_cache, use_cache
+        from hybridsync.runtime.role.compilation_cache import open_cache, use_cache
         from hybridsync.training.run import Run
 
         use_cache(open_cache("", None, functools.partial(print, file=sys.stderr)))  # each run compiles the same

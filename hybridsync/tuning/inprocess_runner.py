@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hybridsync.config import RunConfig
 from hybridsync.core.errors import Diverged, Preempted
-from hybridsync.runtime.role_signals import WARNINGS, handled
+from hybridsync.runtime.end_signals import WARNINGS, handled
 from hybridsync.storage.job_history import Where
 from hybridsync.trainer import Trainer
 from hybridsync.tuning.run_ending import accuracy_of, cluster_of, converged_in, end_of, ended, run_folder
