@@ -45,7 +45,7 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import ParameterPort
 from hybridsync.interfaces.reports import Exchange, Report, Span
 from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
-from hybridsync.runtime.agent_sessions import AgentSessions
+from hybridsync.runtime.supervisor.agent_sessions import AgentSessions
 from hybridsync.security.identity import Identity
 from hybridsync.server import primary as primary_module
 from hybridsync.server import secondary as store_module
