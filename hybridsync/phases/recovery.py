@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from hybridsync.chief.phase_membership import NOTHING, Doing
+from hybridsync.chief.membership import NOTHING, Doing
 from hybridsync.chief.run_control import RunControl
 from hybridsync.config import HangConfig
 from hybridsync.core.clock import Clock

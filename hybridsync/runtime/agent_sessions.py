@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from hybridsync import __version__
-from hybridsync.chief.waits import Waits
-from hybridsync.core.clock import SYSTEM_CLOCK, Clock
+from hybridsync.core.clock import SYSTEM_CLOCK, Clock, Waits
 from hybridsync.core.errors import AgentReplaced, InvalidMessage, StaleAgent, WaitTimeout
 from hybridsync.interfaces.agents import MOST_LINES, AgentHello, AgentReply, AgentReport, AgentWelcome
 from hybridsync.runtime.agent_checks import check_hello, check_report

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridsync.chief.poison_units import Quarantined
+from hybridsync.chief.bad_units import Quarantined
 from hybridsync.config import PolicyConfig
 from hybridsync.interfaces.commands import Order
 from hybridsync.interfaces.messages import RoleEvent

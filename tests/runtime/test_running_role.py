@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hybridsync.chief.poison_units import PoisonUnits
+from hybridsync.chief.bad_units import PoisonUnits
 from hybridsync.runtime.running_role import RunningRole
 
 

@@ -9,9 +9,9 @@ from functools import partial
 
 import numpy as np
 
+from hybridsync.chief.bad_units import Unfit
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.run_state import RunState
-from hybridsync.chief.unfit_workers import Unfit
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import RoleLost
