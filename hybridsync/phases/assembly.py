@@ -11,24 +11,18 @@ from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.work_deadlines import SLACK_SECS, UNWATCHED, Watching
 from hybridsync.interfaces.ports import PhaseIds, ServerPort, SnapshotSource
-from hybridsync.phases.capture_stage import CaptureStage
-from hybridsync.phases.checkpointing import Commits
-from hybridsync.phases.commit_stage import CommitStage
+from hybridsync.phases.checkpointing import Commits, CommitStage, SaveSchedule
 from hybridsync.phases.controller import Controller, Stages
-from hybridsync.phases.controller_state import ControllerState
-from hybridsync.phases.enter_servers import Begin, ServerEntry, side_by_side
-from hybridsync.phases.entry_stage import EntryStage
+from hybridsync.phases.entry import Begin, EntryStage, ServerEntry, side_by_side
 from hybridsync.phases.housekeeping import Housekeeping
 from hybridsync.phases.member_waits import START_DEADLINE_SECS, TICK_SECS, MemberWaits
 from hybridsync.phases.policy_driver import PolicyDriver
 from hybridsync.phases.process_groups import ProcessGroups
 from hybridsync.phases.progress_watchdog import ProgressWatchdog
-from hybridsync.phases.recovery import GATHER_SECS, CommittedSource, Recovery, Start
-from hybridsync.phases.recovery_stage import GatherStage
-from hybridsync.phases.rejoining import Rejoining
+from hybridsync.phases.recovery import GATHER_SECS, CaptureStage, GatherStage, Recovery, Rejoining
 from hybridsync.phases.reporter import Reporter
+from hybridsync.phases.run_context import CommittedSource, ControllerState, Start
 from hybridsync.phases.run_stage import RunStage
-from hybridsync.phases.save_schedule import SaveSchedule
 from hybridsync.policies.online import Policy, policy_of
 from hybridsync.telemetry.switch_costs import StageTimer
 from hybridsync.training.run import Run

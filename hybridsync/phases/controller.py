@@ -11,18 +11,13 @@ from hybridsync.chief.run_control import RunControl
 from hybridsync.core.errors import HybridSyncError, PhaseBroken, Preempted, StoppedShort, described
 from hybridsync.core.work_deadlines import Watching
 from hybridsync.phases import state_machine
-from hybridsync.phases.capture_stage import CaptureStage
-from hybridsync.phases.checkpointing import Commits
-from hybridsync.phases.commit_stage import CommitStage
-from hybridsync.phases.controller_state import ControllerState
-from hybridsync.phases.entry_stage import EntryStage
+from hybridsync.phases.checkpointing import Commits, CommitStage, SaveSchedule
+from hybridsync.phases.entry import EntryStage
 from hybridsync.phases.member_waits import MemberWaits
-from hybridsync.phases.recovery import Start
-from hybridsync.phases.recovery_stage import GatherStage
-from hybridsync.phases.rejoining import Rejoining
+from hybridsync.phases.recovery import CaptureStage, GatherStage, Rejoining
 from hybridsync.phases.reporter import Reporter
+from hybridsync.phases.run_context import ControllerState, Start
 from hybridsync.phases.run_stage import RunStage
-from hybridsync.phases.save_schedule import SaveSchedule
 from hybridsync.phases.state_machine import Command, Event, Step, Switching
 from hybridsync.telemetry.summary import Summary
 

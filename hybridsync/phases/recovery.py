@@ -1,65 +1,40 @@
-"""Ends a broken phase: calls everybody back, and finds the newest state that someone holds."""
+"""Finds the state that the next phase begins from: captured where a phase ends, or gathered after one has broken."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from hybridsync.chief.membership import NOTHING, Doing
 from hybridsync.chief.run_control import RunControl
 from hybridsync.config import HangConfig
 from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import LATE_SECS
-from hybridsync.core.errors import HybridSyncError, PhaseBroken, RoleLost, StalePhase, WaitTimeout
-from hybridsync.core.units import Range
+from hybridsync.core.errors import HybridSyncError, PhaseBroken, RoleLost, StalePhase
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
-from hybridsync.interfaces.ports import ReaderPort, SnapshotSource
+from hybridsync.interfaces.ports import SnapshotSource
+from hybridsync.phases import state_machine
+from hybridsync.phases.checkpointing import SaveSchedule
+from hybridsync.phases.housekeeping import Housekeeping
 from hybridsync.phases.hung_members import limit_of
+from hybridsync.phases.member_waits import TICK_SECS, MemberWaits
+from hybridsync.phases.policy_driver import PolicyDriver
+from hybridsync.phases.process_groups import ProcessGroups, check_replicas
+from hybridsync.phases.progress_watchdog import ProgressWatchdog
+from hybridsync.phases.reporter import Reporter
+from hybridsync.phases.run_context import GONE, UNREACHED, CommittedSource, ControllerState, Reach
+from hybridsync.phases.state_machine import Command, Step, Switching
 from hybridsync.protocols.modes import SyncMode
+from hybridsync.telemetry.switch_costs import StageTimer
 
 GATHER_SECS = 2.0
 """The shortest time that a worker's process has to come back from a broken phase, once it was notified."""
 EXPIRE_SECS = 0.25
 """Between two looks at who has not been heard of."""
-GONE = ""
-"""The address of a snapshot that no role keeps any more."""
-
-UNREACHED = (RoleLost, StalePhase, WaitTimeout)
-"""The errors of a call on a role that is gone, or is in a later phase."""
-
-
-@dataclass(frozen=True)
-class Start:
-    """Describes the beginning of a run: a captured state, who holds it, and why; and the detours from its plan."""
-
-    snapshot: Snapshot
-    source: str
-    reason: str
-    phase_number: int
-    committed: bool
-    detours: tuple[Range, ...] = ()
-
-
-class CommittedSource(Protocol):
-    """Keeps the last committed state in the chief's memory."""
-
-    @property
-    def units(self) -> int:
-        """Units applied in it."""
-        ...
-
-    def publish(self) -> Snapshot:
-        """Return a snapshot of it, readable at the chief."""
-        ...
-
-    def adopt(self, snapshot: Snapshot, source: str, reader: ReaderPort) -> None:
-        """Fetch and keep another state instead, though it is not committed."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -263,24 +238,261 @@ class Recovery:
         return {worker: held[worker] for worker in sorted(held) if held[worker].units == newest}
 
 
-class Reach:
-    """Turns what a call on a role ends with, when the role is gone, into a broken phase."""
-
-    def __init__(self, control: RunControl, doing: str) -> None:
-        self._control, self._doing = control, doing
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, UNREACHED) and error is not self._control.failure:
-            self._control.break_phase(f"{self._doing}: {error}")
-            raise PhaseBroken(f"{self._doing}: {error}") from error
-
-
 def give_up(num_tries: int, reason: str) -> HybridSyncError:
     """Return the error of a run whose every next phase breaks before it has applied a unit."""
     return RoleLost(
         f"{num_tries} phases in a row broke before they had applied a unit, the last one because {reason}; see the "
         "roles' logs, then run the same command again: it resumes from the last commit"
     )
+
+
+MAX_BROKEN = 10
+"""How many phases in a row may break before one applies a unit."""
+
+
+class GatherStage:
+    """Takes the run back to the newest state that someone holds.
+
+    Args:
+      state: the phase that broke; takes the state that was found.
+      workload: units of the run.
+      control: members and ledger.
+      pace: mean duration of a unit.
+      recovery: finds the state.
+      process_groups: process groups; the meshes with a lost member end.
+      reporter: writes the record.
+      timer: measures the stage.
+      upkeep: knows the lost workers.
+      forget: called with the sequence of the state that the run continues from when later updates are lost.
+      guess_secs: taken for the seconds of a unit until one was seen.
+    """
+
+    def __init__(
+        self,
+        state: ControllerState,
+        workload: int,
+        control: RunControl,
+        pace: ProgressWatchdog,
+        recovery: Recovery,
+        process_groups: ProcessGroups,
+        reporter: Reporter,
+        timer: StageTimer,
+        upkeep: Housekeeping,
+        forget: Callable[[int], object],
+        guess_secs: float,
+    ) -> None:
+        self._state, self._workload, self._control = state, workload, control
+        self._pace, self._recovery, self._process_groups = pace, recovery, process_groups
+        self._reporter, self._timer, self._upkeep = reporter, timer, upkeep
+        self._forget, self._guess_secs = forget, guess_secs
+
+    def gather(self) -> state_machine.Event:
+        """Find the newest state that someone holds, and make the ledger say what it does.
+
+        Raises:
+          RoleLost: too many phases in a row broke before they applied a unit.
+          HybridSyncError: the run cannot go on.
+        """
+        state = self._state
+        started = self._timer.start()
+        reason = self._control.gather() or state.broken_by  # on the way into a run's first phase, no phase has it
+        self._upkeep.take_fenced()
+        if state.phase is not None:
+            unit_secs, self._guess_secs = self._pace.unit_secs(state.phase) or self._guess_secs, 0.0
+            found = self._recovery.gather(state.phase, (state.snapshot, state.source), unit_secs)
+            state.snapshot, state.source = found.snapshot, found.source
+            self.go_on_from(found.snapshot, reason, rolled_back=found.rolled_back)
+        self._process_groups.discard_meshes()
+        state.num_broken += 1
+        if state.num_broken > MAX_BROKEN:
+            raise give_up(state.num_broken, reason)
+        state.reason = "death"
+        self._timer.record("gather", started)
+        self._timer.restart()
+        stopped = self._control.stop_reason is not None
+        state.evaluates = stopped or state.snapshot.held.units >= self._workload
+        return state_machine.Gathered(last=state.evaluates or self._control.preempted)
+
+    def go_on_from(self, snapshot: Snapshot, why: str, *, rolled_back: bool) -> None:
+        """Make ledger, apply log and record say what `snapshot` does, and what it lacks."""
+        lost = self._control.restore(snapshot, rolled_back=rolled_back)
+        if lost and self._control.preempted:  # no phase follows that would apply them again
+            self._state.lost_at_stop, self._state.lost_why = self._state.lost_at_stop + lost, why
+        self._forget(snapshot.held.sequence)
+        self._reporter.broke(snapshot, why, lost)
+
+
+class CaptureStage:
+    """Drains the current phase, and captures the state at the role that holds it.
+
+    Args:
+      state: the current phase; takes the new snapshot.
+      workload: units of the run.
+      control: leases, and the states that the roles hold.
+      holder_at: returns the role at an address that can take a snapshot of the state.
+      pace: knows whether all members have come back, and how long that may take.
+      saving: knows at which place the next evaluation is.
+      reporter: writes the record.
+      timer: measures the stages.
+      tick: called while members are waited for.
+    """
+
+    def __init__(
+        self,
+        state: ControllerState,
+        workload: int,
+        control: RunControl,
+        holder_at: Callable[[str], SnapshotSource],
+        pace: ProgressWatchdog,
+        saving: SaveSchedule,
+        reporter: Reporter,
+        timer: StageTimer,
+        tick: Callable[[], None],
+    ) -> None:
+        self._state, self._workload, self._control, self._holder_at = state, workload, control, holder_at
+        self._pace, self._saving, self._reporter = pace, saving, reporter
+        self._timer, self._tick = timer, tick
+
+    def drain(self) -> state_machine.Event:
+        """Stop the leases; where the members hold the state, wait until everybody has come back.
+
+        Raises:
+          PhaseBroken: a member was lost, or was waited for too long.
+          WaitTimeout: these are threads, which cannot be given up.
+        """
+        phase = self._state.current_phase
+        started = self._timer.start()
+        self._control.close_leases()
+        while not phase.mode.is_served and not self._control.wait_until(self._pace.is_drained, TICK_SECS):
+            self._tick()
+            if self._control.broken:
+                raise self._control.as_broken()
+            self._pace.check(phase)
+        if phase.mode.moves_together and self._control.broken:  # which ends the wait, too: some are still in a step
+            raise self._control.as_broken()
+        self._timer.restart()
+        self._timer.record("drain", started)
+        if ended := not phase.mode.is_served and self._pace.units_reached() >= phase.end_units:
+            self._state.reason = "planned"
+        return state_machine.Drained(ended, last=phase.end_units >= self._workload)
+
+    def capture_final(self) -> state_machine.Event:
+        """Capture the state with which the phase ends, and let its members go.
+
+        Raises:
+          PhaseBroken: the holder could not be reached, or a member was lost.
+          HybridSyncError: the members' replicas are not equal.
+        """
+        started = self._timer.start()
+        snapshot = self.take_snapshot(final=True)
+        self._control.record(snapshot)
+        self._control.release_all()
+        check_replicas(self._control.drained(), snapshot, self._state.source)
+        self._reporter.tick()
+        self._reporter.ended(snapshot)
+        is_last = snapshot.held.units >= self._workload
+        self._state.evaluates = is_last or not self._control.preempted or self._control.stop_reason is not None
+        if not self._state.evaluates:
+            self._saving.leave(snapshot.held.units)
+        self._saving.training.clear()
+        self._timer.record("capture", started)
+        return state_machine.Captured(last=is_last)
+
+    def capture_live(self) -> state_machine.Event:
+        """Capture the state while the phase goes on.
+
+        Raises:
+          PhaseBroken: the holder could not be reached, or a member was lost.
+        """
+        place = self._saving.next_place
+        snapshot = self.take_snapshot(final=False, place=place)
+        self._state.evaluates = 0 < place <= snapshot.held.units
+        self._state.captured = snapshot.last_applied
+        return state_machine.Captured()
+
+    def take_snapshot(self, *, final: bool, place: int = 0) -> Snapshot:
+        """Have the role that holds the state capture it, and return the snapshot (see `SnapshotSource.take_snapshot`).
+
+        Raises:
+          PhaseBroken: the holder could not be reached, or a member was lost.
+        """
+        state, phase = self._state, self._state.current_phase
+        if phase.mode.has_group_rounds:
+            self._pace.await_together(phase, self._tick, final=final)
+        role, role_id = phase.mode.holder(phase.members)
+        with Reach(self._control, f"the state of {role} {role_id} could not be captured"):
+            source = self._control.members.address_of(role, role_id)
+            if source == state.source:
+                state.source = GONE  # a holder has room for one snapshot: should this one fail, the last is lost too
+            snapshot = self._holder_at(source).take_snapshot(phase.id, final, place)
+        first, last = self._control.stamps_of(role, role_id, snapshot)
+        state.snapshot, state.source = replace(snapshot, first_applied=first, last_applied=last), source
+        return state.snapshot
+
+
+class Rejoining:
+    """Finds the phase that an earlier chief left, and goes on with it.
+
+    Args:
+      state: takes the phase.
+      control: the states that the roles report.
+      arrivals: waits for the roles.
+      policy_driver: takes up a detour that no commit contains.
+      process_groups: takes up the meshes that were chosen before.
+      reporter: knows from the record which workers took part.
+      capture_stage: captures the state of a phase that continues.
+      gather: goes back to the last commit if no role is left.
+    """
+
+    def __init__(
+        self,
+        state: ControllerState,
+        control: RunControl,
+        arrivals: MemberWaits,
+        policy_driver: PolicyDriver,
+        process_groups: ProcessGroups,
+        reporter: Reporter,
+        capture_stage: CaptureStage,
+        gather: GatherStage,
+    ) -> None:
+        self._state, self._control, self._arrivals = state, control, arrivals
+        self._policy_driver, self._process_groups, self._reporter = policy_driver, process_groups, reporter
+        self._capture_stage, self._gather = capture_stage, gather
+
+    def rejoin_phase(self) -> tuple[Switching, tuple[Command, ...]] | None:
+        """Return the machine of the phase that the roles are in, with its first commands; None where nobody is left.
+
+        An asynchronous phase whose servers are in it continues as it is. Any other is broken: its workers wait for
+        units already, and the next phase begins from the newest state they hold.
+
+        Raises:
+          HybridSyncError: the run cannot go on.
+        """
+        self._arrivals.await_registrations(self._reporter.present)
+        role_states = self._control.members.role_states()
+        phase = max((role_state.phase for role_state in role_states.values()), key=lambda p: p.id, default=None)
+        if phase is None:
+            self._control.adopt(None)
+            why = "the chief was restarted, and nobody was left"
+            self._gather.go_on_from(self._state.snapshot, why, rolled_back=True)
+            return None
+        served = [s for (role, _), s in role_states.items() if role == "server" and s.phase.id == phase.id]
+        is_whole = phase.mode.is_served and len(served) == len(phase.servers) and all(s.open for s in served)
+        self._adopt(phase, is_whole=is_whole)
+        state = Switching(Step.RUN, phase.id.number)
+        if is_whole:
+            try:
+                self._control.record(self._capture_stage.take_snapshot(final=False), final=False)
+                self._control.open_leases()
+                return state, ()
+            except PhaseBroken as broken:  # a server is lost as well
+                self._state.broken_by = str(broken)
+        return state_machine.advance(state, state_machine.Broken())
+
+    def _adopt(self, phase: Phase, *, is_whole: bool) -> None:
+        self._state.phase, self._state.phase_id = phase, phase.id
+        self._control.adopt(phase, "" if is_whole else "the chief was restarted")
+        self._policy_driver.adopt(phase)
+        self._reporter.continues(phase)
+        for members, device_choice in self._reporter.meshes_used():
+            self._process_groups.used(members, device_choice)

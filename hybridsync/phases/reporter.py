@@ -22,9 +22,8 @@ from hybridsync.interfaces.commands import ENDS, Order
 from hybridsync.interfaces.messages import Process, RoleEvent, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Span
-from hybridsync.phases.callback_threads import FOLLOWED, Callbacks
-from hybridsync.phases.checkpointing import Commit
-from hybridsync.phases.guests import Guests, name_of
+from hybridsync.phases.callbacks import FOLLOWED, Callbacks, Guests, name_of
+from hybridsync.phases.run_context import Commit
 from hybridsync.policies.straggler_detector import Decision
 from hybridsync.storage.jsonl import plain
 from hybridsync.telemetry.events import NO_FIGURES, read_events, started_at

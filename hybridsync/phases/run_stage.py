@@ -7,11 +7,10 @@ from functools import partial
 
 from hybridsync.chief.run_control import RunControl
 from hybridsync.phases import state_machine
-from hybridsync.phases.commit_stage import CommitStage
-from hybridsync.phases.controller_state import ControllerState
+from hybridsync.phases.checkpointing import CommitStage, SaveSchedule
 from hybridsync.phases.policy_driver import PolicyDriver
 from hybridsync.phases.progress_watchdog import ProgressWatchdog
-from hybridsync.phases.save_schedule import SaveSchedule
+from hybridsync.phases.run_context import ControllerState
 
 
 class RunStage:

@@ -15,8 +15,8 @@ from hybridsync.core.errors import CheckpointError, HybridSyncError, StalePhase
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import RoleEvent, Snapshot, StateVersion
 from hybridsync.interfaces.ports import PhaseIds
-from hybridsync.phases.checkpointing import Commit
 from hybridsync.phases.reporter import Reporter
+from hybridsync.phases.run_context import Commit
 from hybridsync.simulator.simulated_process import Process
 from hybridsync.simulator.simulated_server import Server
 from hybridsync.simulator.simulated_worker import Worker

@@ -29,8 +29,8 @@ from hybridsync.interfaces.messages import (
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import PhaseIds
 from hybridsync.phases.assembly import assemble
-from hybridsync.phases.enter_servers import in_turn
-from hybridsync.phases.recovery import Start
+from hybridsync.phases.entry import in_turn
+from hybridsync.phases.run_context import Start
 from hybridsync.phases.schedule import resumed
 from hybridsync.policies.online import Policy
 from hybridsync.policies.straggler_detector import detector_of

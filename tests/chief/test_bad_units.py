@@ -319,7 +319,7 @@ def test_units_that_end_processes_one_after_another_end_the_run_when_nothing_is_
     assert f"the last was unit {MAX_QUARANTINED}: worker" in str(chief.control.failure)
 
 
-REASON = f"{NON_FINITE}: leaf w, first index [3]"
+AT_THREE = f"{NON_FINITE}: leaf w, first index [3]"
 
 
 def spoiled(unit_is_bad: Callable[[jax.Array], jax.Array], *, entries: int = 64, **options: Any) -> Trainer:
@@ -366,7 +366,7 @@ def test_a_run_that_has_diverged_ends_with_the_leaf_and_a_summary(tmp_path):
     assert summary["units"]["applied"] == 20
 
 
-def drops(count: int, reason: str = REASON) -> tuple[tuple[int, str], ...]:
+def drops(count: int, reason: str = AT_THREE) -> tuple[tuple[int, str], ...]:
     return tuple((unit, reason) for unit in range(count))
 
 
@@ -375,7 +375,7 @@ def test_one_more_than_ten_in_a_row_ends_the_run_by_name():
     assert divergence.record((), drops(MAX_NOT_FINITE)) is None
     error = divergence.record((), drops(1))
     assert isinstance(error, Diverged) and error.exit_code == EXIT_REFUSED
-    assert "11 units in a row" in str(error) and f"unit 0, {REASON}" in str(error)
+    assert "11 units in a row" in str(error) and f"unit 0, {AT_THREE}" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -410,6 +410,6 @@ def test_the_chief_fails_a_run_that_has_diverged():
     for unit in range(MAX_NOT_FINITE + 1):
         if unit >= chief.control.counts().issued:
             chief.service.lease(LeaseRequest(0, worker.incarnation, phase.id, unit, unit))
-        chief.service.report(Report("server", 0, server.incarnation, phase.id, dropped=((unit, REASON),)))
+        chief.service.report(Report("server", 0, server.incarnation, phase.id, dropped=((unit, AT_THREE),)))
     with pytest.raises(Diverged, match="11 units in a row"):
         chief.control.watch(lambda: False, 0.0)

@@ -11,8 +11,7 @@ import pytest
 from hybridsync.core.errors import EXIT_FAILED, CheckpointError, HybridSyncError, PhaseBroken, Preempted
 from hybridsync.core.work_deadlines import UNWATCHED
 from hybridsync.phases.controller import Controller
-from hybridsync.phases.controller_state import ControllerState
-from hybridsync.phases.recovery import Start
+from hybridsync.phases.run_context import ControllerState, Start
 from hybridsync.phases.state_machine import (
     Begin,
     Captured,

@@ -17,14 +17,12 @@ from hybridsync.core.errors import CheckpointError, HybridSyncError, PhaseBroken
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.work_deadlines import UNWATCHED
 from hybridsync.interfaces.phase import Phase
-from hybridsync.phases.checkpointing import Commit
-from hybridsync.phases.commit_stage import CommitStage
-from hybridsync.phases.controller_state import ControllerState
+from hybridsync.phases.checkpointing import RETRY_SECS, CommitStage, SaveSchedule
 from hybridsync.phases.housekeeping import Housekeeping
 from hybridsync.phases.process_groups import ProcessGroups
 from hybridsync.phases.progress_watchdog import ProgressWatchdog
-from hybridsync.phases.recovery_stage import MAX_BROKEN, GatherStage
-from hybridsync.phases.save_schedule import RETRY_SECS, SaveSchedule
+from hybridsync.phases.recovery import MAX_BROKEN, GatherStage
+from hybridsync.phases.run_context import Commit, ControllerState
 from hybridsync.phases.state_machine import CommitFailed, Committed, Gathered
 from hybridsync.policies.straggler_detector import Judged
 from hybridsync.telemetry.switch_costs import StageTimer

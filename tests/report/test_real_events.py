@@ -12,7 +12,7 @@ from hybridsync.chief.bad_units import Quarantined
 from hybridsync.config import PolicyConfig
 from hybridsync.interfaces.commands import Order
 from hybridsync.interfaces.messages import RoleEvent
-from hybridsync.phases.checkpointing import Commit
+from hybridsync.phases.run_context import Commit
 from hybridsync.policies.straggler_detector import Decision
 from hybridsync.report.page import page
 from hybridsync.report.reading import shown_record

@@ -23,8 +23,8 @@ from hybridsync.interfaces.ports import EvaluatorPort, ServerPort, SnapshotSourc
 from hybridsync.phases.assembly import assemble
 from hybridsync.phases.checkpointing import Committer
 from hybridsync.phases.controller import Controller
-from hybridsync.phases.recovery import Start
 from hybridsync.phases.reporter import Hook, Reporter
+from hybridsync.phases.run_context import Start
 from hybridsync.policies.straggler_detector import detector_of
 from hybridsync.storage import apply_log
 from hybridsync.telemetry.recorder import Recorder
