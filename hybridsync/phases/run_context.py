@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hybridsync.chief.run_control import RunControl
+from hybridsync.config import RunConfig
+from hybridsync.core.clock import Clock
 from hybridsync.core.errors import PhaseBroken, RoleLost, StalePhase, WaitTimeout
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.units import Range
+from hybridsync.core.work_deadlines import Watching
 from hybridsync.interfaces.messages import Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import ReaderPort
+from hybridsync.telemetry.switch_costs import StageTimer
+
+if TYPE_CHECKING:  # they import this module
+    from hybridsync.phases.checkpointing import SaveSchedule
+    from hybridsync.phases.progress_watchdog import ProgressWatchdog
+    from hybridsync.phases.reporter import Reporter
 
 
 @dataclass
@@ -22,6 +32,7 @@ class ControllerState:
       snapshot: the newest captured state.
       source: address of the role that keeps it; empty if no role does.
       reason: reason for the next phase, for its announcement.
+      start_phase: number of the phase that the run begins above.
       phase: the current phase, or the last one; None before the first.
       phase_id: the phase that was reserved last; None before the first.
       broken_by: event that broke the last phase, until the next one is entered.
@@ -38,6 +49,7 @@ class ControllerState:
     snapshot: Snapshot
     source: str
     reason: str
+    start_phase: int = 0
     phase: Phase | None = None
     phase_id: PhaseId | None = None
     broken_by: str = ""
@@ -120,3 +132,26 @@ class Reach:
         if isinstance(error, UNREACHED) and error is not self._control.failure:
             self._control.break_phase(f"{self._doing}: {error}")
             raise PhaseBroken(f"{self._doing}: {error}") from error
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What every stage of a run works with; used by the controller's thread alone."""
+
+    config: RunConfig
+    control: RunControl
+    """The chief: leases, members and announcements."""
+    state: ControllerState
+    reporter: Reporter
+    """Writes the record."""
+    saving: SaveSchedule
+    """The commit in progress, the evaluations behind it, and when the next ones are due."""
+    pace: ProgressWatchdog
+    """Knows whether the phase makes progress."""
+    timer: StageTimer
+    """Measures the stages of a switch."""
+    clock: Clock
+    tick: Callable[[], None]
+    """Does what is always due, and may raise `PhaseBroken`: whoever waits calls it again and again."""
+    watchdog: Watching
+    """The watchdog of the process."""

@@ -28,7 +28,7 @@ from hybridsync.interfaces.messages import (
 )
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import PhaseIds
-from hybridsync.phases.assembly import assemble
+from hybridsync.phases.assembly import ControllerSpec, assemble
 from hybridsync.phases.entry import in_turn
 from hybridsync.phases.run_context import Start
 from hybridsync.phases.schedule import resumed
@@ -191,18 +191,20 @@ class SimulatedCluster:
                 committed=committed,
                 detours=detours,
             ),
-            servers=self._servers,
-            holder_at=self.holder,
-            phase_ids=workdir.phase_ids,
-            committer=self.disk,
-            reporter=self.reporter,
-            committed_source=self.committed_source,
-            clock=self.clock,
-            forget=workdir.forget,
-            restarted=restarted,
-            tick_secs=self._tick_secs,
-            policy=self._policy,
-            begin=in_turn,
+            ControllerSpec(
+                servers=self._servers,
+                holder_at=self.holder,
+                phase_ids=workdir.phase_ids,
+                committer=self.disk,
+                reporter=self.reporter,
+                committed_source=self.committed_source,
+                clock=self.clock,
+                forget=workdir.forget,
+                restarted=restarted,
+                tick_secs=self._tick_secs,
+                policy=self._policy,
+                begin=in_turn,
+            ),
         )
 
     def end_chief(self, back_secs: float | None) -> ChiefKilled:

@@ -30,6 +30,7 @@ from hybridsync.phases.process_groups import APART, NONE, ProcessGroups
 from hybridsync.phases.run_context import ControllerState
 from hybridsync.phases.schedule import Segment
 from hybridsync.telemetry.switch_costs import StageTimer
+from tests.phases.contexts import context_of
 from tests.roles import CHIEF, WORKLOAD, hello, phase_of
 from tests.roles import Start as StartingState
 from tests.telemetry.clocks import ManualClock
@@ -251,14 +252,20 @@ class Entry:
         config = RunConfig(workload=WORKLOAD, unit_size=8, workers=3, telemetry=TelemetryConfig(evaluate_units=40))
         groups_of_run = ProcessGroups(control, source, CHIEF, unused, lambda: None, self.told.append, NUM_DEVICES)
         self._stage = EntryStage(
-            *(state, config, 0, control, dict, unused),
+            context_of(
+                config=config,
+                control=control,
+                state=state,
+                pace=pace,
+                reporter=reporter,
+                timer=StageTimer(ManualClock(), lambda *span: None),
+            ),
+            dict,
+            unused,
             policy_driver=policy_driver,
             arrivals=arrivals,
             process_groups=groups_of_run,
             entering=unused,
-            pace=pace,
-            reporter=reporter,
-            timer=StageTimer(ManualClock(), lambda *span: None),
             upkeep=upkeep,
         )
 

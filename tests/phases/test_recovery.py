@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hybridsync.config import HangConfig
+from hybridsync.config import HangConfig, RunConfig
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import CheckpointError, HybridSyncError, PhaseBroken, RoleLost, StalePhase, WaitTimeout
 from hybridsync.core.plan import PhaseId
@@ -19,6 +19,7 @@ from hybridsync.phases.recovery import CaptureStage, give_up
 from hybridsync.phases.run_context import ControllerState, Reach
 from hybridsync.telemetry.switch_costs import StageTimer
 from tests.chief.chiefs import SERVER, WORKLOAD, begin, enter, enter_all, lease
+from tests.phases.contexts import context_of
 from tests.phases.scenes import HOME, SECS, WORKERS, Scene, lock_step, meanwhile, served, snapshot_of
 from tests.roles import hello
 
@@ -428,8 +429,10 @@ def stage_of(scene: Scene) -> CaptureStage:
     pace = ProgressWatchdog(control, HangConfig(), 10.0, SYSTEM_CLOCK, unused, threads=False)
     state = ControllerState(*scene.captured, "start", phase=scene.phase)
     timer = StageTimer(SYSTEM_CLOCK, lambda name, started, ended: None)
-    others: Any = (pace, unused, unused, timer, lambda: None)
-    return CaptureStage(state, WORKLOAD, control, scene.holder_at, *others)
+    config = RunConfig(workload=WORKLOAD, plan="asp")
+    return CaptureStage(
+        context_of(config=config, control=control, state=state, pace=pace, timer=timer), scene.holder_at
+    )
 
 
 def by_heartbeat(scene: Scene) -> None:

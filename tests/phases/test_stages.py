@@ -27,6 +27,7 @@ from hybridsync.phases.state_machine import CommitFailed, Committed, Gathered
 from hybridsync.policies.straggler_detector import Judged
 from hybridsync.telemetry.switch_costs import StageTimer
 from hybridsync.training.run import Run
+from tests.phases.contexts import context_of
 from tests.roles import Start as StartingState
 from tests.roles import phase_of
 from tests.tasks import plain_sgd, tally_task
@@ -190,10 +191,10 @@ class Harness:
         )
         self.pace = Pace()
         watched: Any = self.pace
-        self.commits = CommitStage(self.state, 0, control, watched, saving, reporter, self.upkeep.tick)
-        self.gathering = GatherStage(
-            self.state, WORKLOAD, control, pace, unused, process_groups, reporter, timer, self.upkeep, unused, 0.0
-        )
+        shared = {"config": config, "control": control, "state": self.state, "saving": saving, "reporter": reporter}
+        shared |= {"tick": self.upkeep.tick, "timer": timer}
+        self.commits = CommitStage(context_of(pace=watched, **shared))
+        self.gathering = GatherStage(context_of(pace=pace, **shared), unused, process_groups, self.upkeep, unused, 0.0)
 
     def commit(self) -> Any:
         self.commits.submit()

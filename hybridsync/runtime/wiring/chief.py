@@ -20,7 +20,7 @@ from hybridsync.devices.placement import Placement
 from hybridsync.interfaces.commands import Evaluation
 from hybridsync.interfaces.messages import EvaluationRequest, RoleEvent
 from hybridsync.interfaces.ports import EvaluatorPort, ServerPort, SnapshotSource
-from hybridsync.phases.assembly import assemble
+from hybridsync.phases.assembly import ControllerSpec, assemble
 from hybridsync.phases.checkpointing import Committer
 from hybridsync.phases.controller import Controller
 from hybridsync.phases.reporter import Hook, Reporter
@@ -160,19 +160,21 @@ class ChiefRole:
                 committed=opening.committed,
                 detours=opening.detours,
             ),
-            servers=servers,
-            holder_at=holder_at,
-            phase_ids=opening.phase_ids,
-            committer=committer,
-            reporter=reporter,
-            committed_source=self.committed,
-            clock=clock,
-            threads=self._threads,
-            renew=renew,
-            forget=self._forget,
-            restarted=self._restarted,
-            num_devices=num_devices,
-            watchdog=watchdog,
+            ControllerSpec(
+                servers=servers,
+                holder_at=holder_at,
+                phase_ids=opening.phase_ids,
+                committer=committer,
+                reporter=reporter,
+                committed_source=self.committed,
+                clock=clock,
+                threads=self._threads,
+                renew=renew,
+                forget=self._forget,
+                restarted=self._restarted,
+                num_devices=num_devices,
+                watchdog=watchdog,
+            ),
         )
 
     def _measured_by_a_worker(
