@@ -23,7 +23,7 @@ from hybridsync.chief import service
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
-from hybridsync.chief.waits import Waits
+from hybridsync.core.clock import Waits
 from hybridsync.core.errors import RoleLost
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.agents import AgentHello, AgentReport

@@ -346,8 +346,8 @@ def stands_at(stage: str, workdir: Path) -> None:
     """
     if here.role != "chief":
         return
-    from hybridsync.phases.capture_stage import CaptureStage
-    from hybridsync.phases.entry_stage import EntryStage
+    from hybridsync.phases.entry import EntryStage
+    from hybridsync.phases.recovery import CaptureStage
     from hybridsync.storage.checkpoints import CheckpointStore, store
 
     places = {

@@ -9,9 +9,9 @@ from functools import partial
 
 import numpy as np
 
+from hybridsync.chief.bad_units import Unfit
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.run_state import RunState
-from hybridsync.chief.unfit_workers import Unfit
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import RoleLost
@@ -20,11 +20,11 @@ from hybridsync.devices.placement import Placement
 from hybridsync.interfaces.commands import Evaluation
 from hybridsync.interfaces.messages import EvaluationRequest, RoleEvent
 from hybridsync.interfaces.ports import EvaluatorPort, ServerPort, SnapshotSource
-from hybridsync.phases.assembly import assemble
+from hybridsync.phases.assembly import ControllerSpec, assemble
 from hybridsync.phases.checkpointing import Committer
 from hybridsync.phases.controller import Controller
-from hybridsync.phases.recovery import Start
 from hybridsync.phases.reporter import Hook, Reporter
+from hybridsync.phases.run_context import Start
 from hybridsync.policies.straggler_detector import detector_of
 from hybridsync.storage import apply_log
 from hybridsync.telemetry.recorder import Recorder
@@ -160,19 +160,21 @@ class ChiefRole:
                 committed=opening.committed,
                 detours=opening.detours,
             ),
-            servers=servers,
-            holder_at=holder_at,
-            phase_ids=opening.phase_ids,
-            committer=committer,
-            reporter=reporter,
-            committed_source=self.committed,
-            clock=clock,
-            threads=self._threads,
-            renew=renew,
-            forget=self._forget,
-            restarted=self._restarted,
-            num_devices=num_devices,
-            watchdog=watchdog,
+            ControllerSpec(
+                servers=servers,
+                holder_at=holder_at,
+                phase_ids=opening.phase_ids,
+                committer=committer,
+                reporter=reporter,
+                committed_source=self.committed,
+                clock=clock,
+                threads=self._threads,
+                renew=renew,
+                forget=self._forget,
+                restarted=self._restarted,
+                num_devices=num_devices,
+                watchdog=watchdog,
+            ),
         )
 
     def _measured_by_a_worker(

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from hybridsync import __version__
 from hybridsync.chief.package_versions import check_version
-from hybridsync.chief.waits import Waits
-from hybridsync.core.clock import SYSTEM_CLOCK, Clock
+from hybridsync.core.clock import SYSTEM_CLOCK, Clock, Waits
 from hybridsync.core.errors import AgentReplaced, ConfigError, InvalidMessage, StaleAgent, UnknownRole, WaitTimeout
 from hybridsync.core.plan import MOST_ENTRIES
 from hybridsync.interfaces.agents import MOST_LINES, MOST_POLL_SECS, AgentHello, AgentReply, AgentReport, AgentWelcome

@@ -15,7 +15,7 @@ class CrashLoop:
 
     Failures count while they follow each other: a process that lives for longer than the window, its start included,
     begins anew. So a role that needs longer than that to start is never given up. Processes that ended on one unit
-    count once: two of them make the unit a suspect, not the role (see `hybridsync.chief.poison_units`).
+    count once: two of them make the unit a suspect, not the role (see `hybridsync.chief.bad_units`).
 
     >>> loop = CrashLoop(limit=1, window_secs=30.0)
     >>> loop.add("worker 3", lived_secs=40.0), loop.add("worker 3", lived_secs=29.0)

@@ -11,8 +11,7 @@ import pytest
 from hybridsync.config import HangConfig
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.work_deadlines import COMPILE_SECS, SLACK_SECS, UNLIMITED, Piece, Unwatched, WatchedUnits
-from hybridsync.phases.checkpointing import COMMIT_DEADLINE_SECS
-from hybridsync.phases.save_schedule import LEAVING_SECS
+from hybridsync.phases.checkpointing import COMMIT_DEADLINE_SECS, LEAVING_SECS
 from hybridsync.runtime.role.watchdog import Watchdog
 from tests.trainers import is_exact, tally_trainer
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from hybridsync.chief.poison_units import PoisonUnits
+from hybridsync.chief.bad_units import PoisonUnits
 from hybridsync.cluster.role_assignment import RoleAssignment
 from hybridsync.runtime.supervisor.placement import Placement, RunningRole
 from hybridsync.runtime.supervisor.run_hosts import RunHosts

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridsync.chief.lease_sizes import MESH_SECS, WORKER_SECS, Rate, mesh_grant, worker_grant
+from hybridsync.chief.leases import MESH_SECS, WORKER_SECS, Rate, mesh_grant, worker_grant
 
 rates = st.floats(0, 1e6)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hybridsync.phases.guests import Guests, name_of, place_of
+from hybridsync.phases.callbacks import Guests, name_of, place_of
 from tests.telemetry.clocks import ManualClock
 
 HERE = __file__
