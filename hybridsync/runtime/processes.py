@@ -252,9 +252,9 @@ def _supervise_locked(
     from hybridsync.runtime.supervisor.supervisor_spec import SupervisorSpec
 
     config = launch.config
-    sys.stderr.write(
+    say(
         f"starting 1 chief, {counted(config.servers, 'server')}, {counted(config.workers, 'worker')}; "
-        f"logs in {launch.workdir / 'logs'}\n"
+        f"logs in {launch.workdir / 'logs'}"
     )
     spec = SupervisorSpec(
         launch.argv,
@@ -307,7 +307,7 @@ def attach(launch: Launch, cluster: ClusterSpec) -> int:
     Raises:
       HybridSyncError: refused before anything was started, or by the head.
     """
-    from hybridsync.runtime.agent.agent_program import AgentProgram
+    from hybridsync.runtime.agent.agent_program import AgentProgram, AgentSpec
     from hybridsync.runtime.wiring.transport import head_transport
 
     check_own_address(cluster.address)
@@ -331,7 +331,7 @@ def attach(launch: Launch, cluster: ClusterSpec) -> int:
             num_hosts=cluster.num_hosts,
         )
 
-    spec = HostSpec(
+    roles = HostSpec(
         launch.command,
         launch.workdir / "logs",
         f"-host{cluster.index}",
@@ -348,9 +348,8 @@ def attach(launch: Launch, cluster: ClusterSpec) -> int:
 
     say(f"host {cluster.index} of {cluster.num_hosts} looks for the head at {cluster.head}")
     connect = head_transport(keys).head
-    return AgentProgram(
-        spec, cluster.address, lambda: connect(cluster.head), hello_of=hello_of, look=look, watchdog=dog
-    ).run()
+    spec = AgentSpec(roles, cluster.address)
+    return AgentProgram(spec, lambda: connect(cluster.head), hello_of, look, watchdog=dog).run()
 
 
 def check_port(host: str, port: int) -> None:
