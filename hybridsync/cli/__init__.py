@@ -11,6 +11,7 @@ from types import ModuleType
 from hybridsync import __version__
 from hybridsync.cli.standard_streams import ends_with_its_reader
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, EXIT_REFUSED
+from hybridsync.runtime.user_output import say
 
 COMMANDS = {
     "train": "train a configuration, or resume a run",
@@ -81,7 +82,7 @@ def _answer(argv: list[str]) -> int:
         from hybridsync.config.keywords import did_you_mean
 
         what = f"there is no command {name!r}" if name else "no command was named"
-        print(f"error: {what}; {did_you_mean(name, COMMANDS)}", file=sys.stderr)
+        say(f"error: {what}; {did_you_mean(name, COMMANDS)}")
         return EXIT_REFUSED
     module, command = _imported(f"hybridsync.cli.{name}"), _imported("hybridsync.cli.command")
     sys.argv = [f"hybridsync {name}", *rest]

@@ -18,6 +18,7 @@ from absl import app, flags, logging
 
 from hybridsync.cli.standard_streams import OutputLost
 from hybridsync.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, HybridSyncError
+from hybridsync.runtime.user_output import say
 
 _CONFIG_VALUE = "--config."
 _SET = "--set"
@@ -53,16 +54,16 @@ def reports_errors(main: Callable[[list[str]], int]) -> Callable[[list[str]], in
         try:
             return main(argv)
         except HybridSyncError as error:
-            print(f"error: {error}", file=sys.stderr)
+            say(f"error: {error}")
             return error.exit_code
         except OutputLost:
             raise
         except OSError as error:
             what = f"cannot use {error.filename}: {error.strerror}" if error.filename else f"{error.strerror or error}"
             if error.errno in _MACHINES:
-                print(f"error: {what}; free space, or mend the machine", file=sys.stderr)
+                say(f"error: {what}; free space, or mend the machine")
                 return EXIT_FAILED
-            print(f"error: {what}; name another path, or give yourself access to it", file=sys.stderr)
+            say(f"error: {what}; name another path, or give yourself access to it")
             return EXIT_REFUSED
 
     return guarded
@@ -80,7 +81,7 @@ def run(module: ModuleType) -> NoReturn:
     try:
         app.run(module.main, flags_parser=_parse)
     except KeyboardInterrupt:  # a command that has something to lose handles it itself
-        print("interrupted", file=sys.stderr)
+        say("interrupted")
         sys.exit(EXIT_INTERRUPTED)
     raise AssertionError("app.run exits")
 
@@ -90,6 +91,6 @@ def _parse(argv: list[str]) -> list[str]:
     for flag in flags.FLAGS.flags_by_module_dict().get(logging.__name__, ()):
         if flag.present:  # defined with the import of absl.logging, and nothing here reads it
             what = f"--{flag.name} has no effect; leave it out (a run's logs are in WORKDIR/logs)"
-            print(f"error: {what}", file=sys.stderr)
+            say(f"error: {what}")
             sys.exit(EXIT_REFUSED)
     return rest

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 
 from hybridsync.core.errors import EXIT_FAILED
+from hybridsync.runtime.user_output import say
 
 EXIT_BROKEN_PIPE = 141
 """Exit code that shells report for a command ended by SIGPIPE."""
@@ -69,7 +70,7 @@ def ends_with_its_reader(main: Callable[[list[str]], int]) -> Callable[[list[str
             os.close(nowhere)
             if error.errno == errno.EPIPE:
                 return EXIT_BROKEN_PIPE
-            sys.stderr.write(f"error: stdout cannot be written: {error.strerror}; send it elsewhere\n")
+            say(f"error: stdout cannot be written: {error.strerror}; send it elsewhere")
             return EXIT_FAILED
 
     return guarded

@@ -18,6 +18,7 @@ from hybridsync.cli.standard_streams import ends_with_its_reader
 from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, NotRunning
 from hybridsync.core.paths import local_path
 from hybridsync.runtime.control_file import command_port, explained, read_control
+from hybridsync.runtime.user_output import say
 from hybridsync.storage.lock_holder import holder_of
 from hybridsync.telemetry.events import EVENTS_FILE
 from hybridsync.telemetry.status import INTERRUPTED, RunStatus, answered, as_json, lines_of, written_status
@@ -44,7 +45,7 @@ def status_of(workdir: Path) -> RunStatus:
             raise
         found = written_status(workdir, holder.since if holder is not None else None)
         if found.status.exit in ("", INTERRUPTED):  # it continues, or may do so where no command reaches it
-            print(f"note: {reason}", file=sys.stderr)
+            say(f"note: {reason}")
         return found
 
 

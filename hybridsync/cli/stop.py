@@ -20,6 +20,7 @@ from hybridsync.core.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, ConfigError
 from hybridsync.core.paths import local_path
 from hybridsync.interfaces.commands import ENDS, StopRequest
 from hybridsync.runtime.control_file import await_end, command_port, explained, read_control
+from hybridsync.runtime.user_output import say
 from hybridsync.telemetry.summary import SUMMARY_FILE, read_summary
 
 STOP_SECS = 180.0
@@ -103,7 +104,7 @@ def main(argv: list[str]) -> int:
             raise ConfigError("name one run; write hybridsync stop RUN, where RUN is its --workdir")
         print(stop(local_path(argv[1]), checked_reason(FLAGS.why), wait=FLAGS.wait))
     except KeyboardInterrupt:
-        print("interrupted: a run that was told to stop goes on saving; hybridsync status tells of it", file=sys.stderr)
+        say("interrupted: a run that was told to stop goes on saving; hybridsync status tells of it")
         return EXIT_INTERRUPTED
     return EXIT_COMPLETED
 

@@ -32,6 +32,7 @@ from hybridsync.runtime.end_signals import WARNINGS, Parent, handled
 from hybridsync.runtime.processes import ROLE_MODULES, Launch, play, supervise
 from hybridsync.runtime.role.compilation_cache import OFF, open_cache, use_cache
 from hybridsync.runtime.role.role_pipe import Child
+from hybridsync.runtime.user_output import say
 from hybridsync.runtime.wiring.collectives import AUTO, CHOICES
 from hybridsync.runtime.wiring.transport import CHOICES as LINKS
 from hybridsync.workdir.auto_plan import planned
@@ -147,7 +148,6 @@ def launch_of_flags(
     cache = FLAGS.compilation_cache
     cache = cache if cache in ("", OFF) else str(local_path(cache))
     loaded = (load_values if supervises else load_config)(file, overrides)
-    say = functools.partial(print, file=sys.stderr)
     config = planned(loaded.config, file, say, history=history, workdir=workdir)
     named = [f"--config={file}", f"--workdir={workdir}", *([f"--init_from={init_from}"] if init_from else [])]
     return Launch(
@@ -196,7 +196,7 @@ def train_here(launch: Launch) -> int:
         threading.Thread(target=follow_parent, name="parent", daemon=True).start()
         from hybridsync.trainer import Trainer
 
-        use_cache(open_cache(launch.compilation_cache, None, functools.partial(print, file=sys.stderr)))
+        use_cache(open_cache(launch.compilation_cache, None, say))
         run = launch.run(with_callbacks=True)
         trainer = Trainer(
             run.task,
@@ -246,7 +246,7 @@ def start(argv: list[str]) -> int:
                 return supervise(launch_of_flags(supervises=True))
             return train_here(launch_of_flags())
     except KeyboardInterrupt as asked:
-        print(f"{asked}: the command ends, and no run is under way", file=sys.stderr)
+        say(f"{asked}: the command ends, and no run is under way")
         return EXIT_PREEMPTED
 
 
@@ -268,7 +268,7 @@ def be_role(line: ForkServer | Child) -> int:
     except HybridSyncError as error:
         if child is not None:
             return child.report_error(error)
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}")
         return error.exit_code
 
 

@@ -31,7 +31,7 @@ from hybridsync.phases.reporter import Hook
 from hybridsync.runtime.role.chief_wiring import ChiefRole
 from hybridsync.runtime.role.compilations import Compilations
 from hybridsync.runtime.role.server_wiring import primary_services
-from hybridsync.runtime.role.worker_wiring import unit_tracer, worker_loop, worker_recorder
+from hybridsync.runtime.role.worker_wiring import unit_tracer, worker_context, worker_loop, worker_recorder
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import DevicePublisher
 from hybridsync.storage.apply_log import open_apply_log
@@ -180,16 +180,14 @@ class InProcess:
     def _work(self, worker: int, schema: str) -> None:
         recorder, service = self._recorders[worker], self._transport.chief(CHIEF)
         recorder.incarnation = service.register(self._hello("worker", worker, REPLICA, schema)).incarnation
+        run = self._opening.run
         loop = worker_loop(
-            self._opening.run,
-            worker,
-            self._programs,
-            recorder=recorder,
-            chief=service,
-            replica=self._replica,
+            run,
+            worker_context(run, worker, self._programs, recorder, service, tracer=self._tracer),
+            service,
+            self._replica,
             communicator_of=self._communicator_of,
             link_of=self._link_of,
-            tracer=self._tracer,
         )
         self._loops[worker] = loop
         loop.run()

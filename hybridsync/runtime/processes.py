@@ -1,11 +1,17 @@
-"""The process runtime: the same program supervises, or plays the role that a supervisor gave it.
+"""The process runtime: what each process of a run does first, whichever it is.
+
+`hybridsync train` makes a `Launch` of its flags in every process, and calls one of these:
+
+- `supervise`, in the process of the command. It refuses what it can before anything is started, locks the workdir and
+  runs the `Supervisor`. That has a fork server started, the same program, which forks the roles.
+- `play`, in a role. Its line to the supervisor says which role it is.
+- `attach`, in `hybridsync host` on a further host. It runs an `AgentProgram` until the head says that the run is over.
 
 Importing this file loads no JAX; a role's own module does, in the fork server.
 """
 
 from __future__ import annotations
 
-import errno
 import functools
 import importlib
 import ipaddress
@@ -15,7 +21,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hybridsync import __version__
 from hybridsync.config import LoadedConfig, RunConfig
@@ -33,7 +39,7 @@ from hybridsync.runtime.agent.host_resources import (
     forget_environment,
     share_of_cores,
 )
-from hybridsync.runtime.agent.role_addresses import LOOPBACK
+from hybridsync.runtime.agent.role_addresses import LOOPBACK, check_head, check_own_address, check_port
 from hybridsync.runtime.cluster_spec import ClusterSpec, digest_of
 from hybridsync.runtime.role import watchdog
 from hybridsync.runtime.role.compilation_cache import open_cache, use_cache
@@ -41,6 +47,7 @@ from hybridsync.runtime.role.role_pipe import Child, RoleKeys, RoleSpec
 from hybridsync.runtime.supervisor.run_keys import HeadFolder, RunKeys
 from hybridsync.runtime.user_output import say
 from hybridsync.runtime.wiring.collectives import AUTO
+from hybridsync.runtime.wiring.transport import GRPC, head_transport, transport_of
 from hybridsync.runtime.wiring.transport import choose as choose_link
 from hybridsync.security.credentials import AUTHORITY_FILE, Credentials
 from hybridsync.security.identity import HOST
@@ -52,6 +59,7 @@ from hybridsync.workdir.resuming import Allowed, Resume, check_init_from, check_
 
 if TYPE_CHECKING:
     from hybridsync.interfaces.ports import HeadPort, SupervisorPort
+    from hybridsync.runtime.supervisor.supervisor import Supervisor
     from hybridsync.training.run import Run
     from hybridsync.transport.link import Serving
 
@@ -221,19 +229,12 @@ def supervise(launch: Launch) -> int:
     Raises:
       HybridSyncError: refused before any role was started.
     """
-    config = launch.config
     launch.worker_environments()  # refused before the workdir has a trace
     keys = RunKeys() if launch.cluster is None else RunKeys(HeadFolder(launch.cluster.certificates, say))
-    used = check_workdir(launch.workdir, config, resume=launch.resume, **launch.allowed)
-    if launch.init_from is not None and used is None:
-        check_init_from(launch.init_from, launch.workdir)
-    if launch.cluster is not None and launch.cluster.address != launch.cluster.head.rpartition(":")[0].strip("[]"):
-        check_own_address(launch.cluster.address)  # the head's own address is checked below
-    check_port(launch.host, launch.port)
-    if launch.metrics_port:
-        check_metrics_place(launch.metrics_bind, launch.metrics_port)
+    _check_places(launch)
     num_threads = launch.threads_per_role or share_of_cores(launch.share_of_workers)
     cache = open_cache(launch.compilation_cache, num_threads, say)
+    # From here on the run leaves traces on disk.
     try:
         workdir = make_directory(launch.workdir)
     except OSError as error:
@@ -242,20 +243,39 @@ def supervise(launch: Launch) -> int:
     with WorkdirLock(workdir, say=say) as lock:
         if launch.cluster is not None and launch.num_hosts > 1:
             check_head(launch.cluster.head)  # behind the lock: a head that lives on has both, and its run is named
-        return _supervise_locked(launch, lock, num_threads, cache, keys)
+        say(
+            f"starting 1 chief, {counted(launch.config.servers, 'server')}, "
+            f"{counted(launch.config.workers, 'worker')}; logs in {launch.workdir / 'logs'}"
+        )
+        return _supervisor(launch, lock, num_threads, cache, keys).run()
 
 
-def _supervise_locked(
+def _check_places(launch: Launch) -> None:
+    """Refuse a workdir or addresses that do not suit, before the run leaves a trace.
+
+    Raises:
+      HybridSyncError: one of them does not suit.
+    """
+    used = check_workdir(launch.workdir, launch.config, resume=launch.resume, **launch.allowed)
+    if launch.init_from is not None and used is None:
+        check_init_from(launch.init_from, launch.workdir)
+    cluster = launch.cluster
+    if cluster is not None and cluster.address != cluster.head.rpartition(":")[0].strip("[]"):
+        check_own_address(cluster.address)  # the head's own is checked with its port, once the workdir is locked
+    check_port(launch.host, launch.port)
+    if launch.metrics_port:
+        check_metrics_place(launch.metrics_bind, launch.metrics_port)
+
+
+def _supervisor(
     launch: Launch, lock: WorkdirLock, num_threads: int, compilation_cache: str, keys: RunKeys
-) -> int:
+) -> Supervisor:
+    """Return the supervisor of a run whose workdir is locked."""
+    # Not above: every role imports this file, and no role supervises.
     from hybridsync.runtime.supervisor.supervisor import Supervisor
     from hybridsync.runtime.supervisor.supervisor_spec import SupervisorSpec
 
     config = launch.config
-    sys.stderr.write(
-        f"starting 1 chief, {counted(config.servers, 'server')}, {counted(config.workers, 'worker')}; "
-        f"logs in {launch.workdir / 'logs'}\n"
-    )
     spec = SupervisorSpec(
         launch.argv,
         launch.workdir,
@@ -286,19 +306,15 @@ def _supervise_locked(
             sums_refused=launch.cluster.sums_refused,
         )
 
+    # Both import grpc, which has threads: they are called after the start of the fork server.
     def connect(address: str) -> SupervisorPort:
-        # grpc, after the start of the fork server
-        from hybridsync.runtime.wiring.transport import GRPC, transport_of
-
         return transport_of(GRPC, keys.own).chief(address, deadline_secs=3.0)
 
     def serve_head(head: HeadPort) -> Serving:
-        from hybridsync.runtime.wiring.transport import head_transport
-
         calls = 3 * (spec.num_hosts - 1) + 2
         return head_transport(keys.to_agents).serve_head(head, spec.head, calls, keys.admit)
 
-    return Supervisor(spec, connect, lock_fd=lock.held.descriptor, serve_head=serve_head).run()
+    return Supervisor(spec, connect, lock_fd=lock.held.descriptor, serve_head=serve_head)
 
 
 def attach(launch: Launch, cluster: ClusterSpec) -> int:
@@ -307,8 +323,7 @@ def attach(launch: Launch, cluster: ClusterSpec) -> int:
     Raises:
       HybridSyncError: refused before anything was started, or by the head.
     """
-    from hybridsync.runtime.agent.agent_program import AgentProgram
-    from hybridsync.runtime.wiring.transport import head_transport
+    from hybridsync.runtime.agent.agent_program import AgentProgram, AgentSpec
 
     check_own_address(cluster.address)
     folder = cluster.certificates
@@ -331,7 +346,7 @@ def attach(launch: Launch, cluster: ClusterSpec) -> int:
             num_hosts=cluster.num_hosts,
         )
 
-    spec = HostSpec(
+    roles = HostSpec(
         launch.command,
         launch.workdir / "logs",
         f"-host{cluster.index}",
@@ -348,72 +363,8 @@ def attach(launch: Launch, cluster: ClusterSpec) -> int:
 
     say(f"host {cluster.index} of {cluster.num_hosts} looks for the head at {cluster.head}")
     connect = head_transport(keys).head
-    return AgentProgram(
-        spec, cluster.address, lambda: connect(cluster.head), hello_of=hello_of, look=look, watchdog=dog
-    ).run()
-
-
-def check_port(host: str, port: int) -> None:
-    """Check that the chief will be able to serve there, before it leaves a trace in the workdir.
-
-    Raises:
-      AddressError: the port is in use, or not free to take.
-    """
-    if port == 0:
-        return
-    try:
-        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
-    except OSError as error:
-        raise AddressError(
-            f"--port={port} cannot be served on at {host}: {os.strerror(error.errno or 0)}; choose another port, or 0"
-        ) from error
-
-
-def check_head(address: str) -> None:
-    """Check that this host can be the head at an address, before anything is started.
-
-    Args:
-      address: address of the head, host:port.
-
-    Raises:
-      AddressError: the address is another host's, or the port is taken.
-    """
-    host, _, port = address.rpartition(":")
-    try:
-        _try_to_serve(host.strip("[]"), int(port))
-    except OSError as error:
-        change = (
-            "does another head run on this machine? Name another port to every host"
-            if error.errno == errno.EADDRINUSE
-            else "host 0 is the head: name an address of this machine, or give it the --index that it has"
-        )
-        raise AddressError(f"--head={address} cannot be served on here: {_reason(error)}; {change}") from error
-
-
-def check_own_address(address: str) -> None:
-    """Check that the roles of this host can serve at its address.
-
-    Raises:
-      AddressError: the address is not this machine's.
-    """
-    try:
-        _try_to_serve(address, 0)
-    except OSError as error:
-        raise AddressError(
-            f"--address={address} cannot be served on here: {_reason(error)}; name the address of this machine at "
-            "which the other hosts reach it, or leave the flag out"
-        ) from error
-
-
-def _try_to_serve(host: str, port: int) -> None:
-    """Serve at an address for a moment; raises OSError where that cannot be."""
-    family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    socket.create_server((host, port), family=family).close()
-
-
-def _reason(error: OSError) -> str | None:
-    # `create_server` puts the address into the text of its error, which the message names already.
-    return error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+    spec = AgentSpec(roles, cluster.address)
+    return AgentProgram(spec, lambda: connect(cluster.head), hello_of, look, watchdog=dog).run()
 
 
 def play(child: Child, load: Callable[[], Launch]) -> int:
@@ -427,18 +378,12 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
     Raises:
       HybridSyncError: refused input, or the run could not go on.
     """
+    # The fork server has imported it already; a role that is a program of its own imports it here.
     module = importlib.import_module(f"hybridsync.runtime.role.{child.role}_main")
     forget_environment()
     compute_in_calling_thread()
-    spec: RoleSpec = child.spec()
-    keys = Keyring(spec.keys.token, Credentials.of(spec.keys.credentials))
-    user_keys = Keyring(spec.keys.token, Credentials.of(spec.keys.user_credentials))
-
-    def take_keys(new: RoleKeys) -> None:
-        keys.exchange(new.token, Credentials.of(new.credentials))
-        user_keys.exchange(new.token, Credentials.of(new.user_credentials))
-
-    child.hear_keys(take_keys)
+    spec = child.spec()
+    keys, user_keys = _keyrings(child, spec)
     if child.role == "chief":
         child.show_life()
     use_cache(spec.compilation_cache)
@@ -451,35 +396,46 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
         with dog.work("building the task", COMPILE_SECS):
             return load().run(with_callbacks=child.role == "chief")
 
-    if child.role == "chief":
-        launch = load()
-        chief = module.ChiefSpec(
-            spec,
-            launch.resume,
-            launch.init_from,
-            allowed=launch.allowed,
-            metrics=(launch.metrics_bind, launch.metrics_port),
-            lock=None if child.lock_fd is None else HeldLock(child.lock_fd, spec.lock_nonce),
-        )
-        code = module.run_chief(
-            run_of_launch(),
-            chief,
-            keys=keys,
-            user_keys=user_keys,
-            report=lambda fields: child.report(**fields),
-            watchdog=dog,
-            screen=sys.stdout,
-        )
-        child.report(exit_code=code)
-        return code
+    def report(fields: dict[str, Any]) -> None:
+        child.report(**fields)
+
     if child.role == "server":
         return module.run_server(spec, keys, run_of_launch(), child.chief_address, dog)
-    return module.run_worker(
+    if child.role == "worker":
+        return module.run_worker(
+            spec,
+            keys,
+            run_of_launch,
+            chief_address=child.chief_address,
+            at_unit=child.at_unit,
+            report=report,
+            watchdog=dog,
+        )
+    launch = load()
+    chief = module.ChiefSpec(
         spec,
-        keys,
-        run_of_launch,
-        chief_address=child.chief_address,
-        at_unit=child.at_unit,
-        report=lambda fields: child.report(**fields),
-        watchdog=dog,
+        launch.resume,
+        launch.init_from,
+        allowed=launch.allowed,
+        metrics=(launch.metrics_bind, launch.metrics_port),
+        lock=None if child.lock_fd is None else HeldLock(child.lock_fd, spec.lock_nonce),
     )
+    code = module.run_chief(
+        run_of_launch(), chief, keys=keys, user_keys=user_keys, report=report, watchdog=dog, screen=sys.stdout
+    )
+    # The supervisor believes this alone: user code may end the process with any code.
+    child.report(exit_code=code)
+    return code
+
+
+def _keyrings(child: Child, spec: RoleSpec) -> tuple[Keyring, Keyring]:
+    """Return a role's keys and those of the run's user; both follow what the supervisor sends from now on."""
+    keys = Keyring(spec.keys.token, Credentials.of(spec.keys.credentials))
+    user_keys = Keyring(spec.keys.token, Credentials.of(spec.keys.user_credentials))
+
+    def take_keys(new: RoleKeys) -> None:
+        keys.exchange(new.token, Credentials.of(new.credentials))
+        user_keys.exchange(new.token, Credentials.of(new.user_credentials))
+
+    child.hear_keys(take_keys)
+    return keys, user_keys

@@ -14,7 +14,7 @@ from typing import Any
 
 RUN = Path(__file__).with_name("supervised_run.py")
 ROOT = Path(__file__).parents[2]
-WAIT_SECS = 30.0
+WAIT_SECS = 90.0
 CHIEF = "127.0.0.1:4711"
 NUM_PROCESSES = 5  # supervisor, chief, server, two workers
 

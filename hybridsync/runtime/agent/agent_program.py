@@ -10,6 +10,7 @@ import math
 import signal
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from types import FrameType
 
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock
@@ -55,17 +56,31 @@ TURN_SECS = 60.0
 """Limit of one turn of the main loop: a disk that hangs, a process that cannot be reaped."""
 
 
+@dataclass(frozen=True)
+class AgentSpec:
+    """Describes how a further host takes part in a run.
+
+    Attributes:
+      roles: describes how roles are started on this host.
+      address: address at whose ports the roles serve.
+      give_up_secs: seconds that the head may be away.
+      stay_secs: seconds that this host stays after a signal, if the head does not have the run saved.
+    """
+
+    roles: HostSpec
+    address: str
+    give_up_secs: float = LOOK_SECS
+    stay_secs: float = STAY_SECS
+
+
 class AgentProgram:
     """Serves as a further host of a run, until the run ends.
 
     Args:
-      spec: describes how roles are started on this host.
-      host: address at whose ports the roles serve.
+      spec: describes how this host takes part.
       connect: makes a connection to the head.
       hello_of: returns the agent's first message in a session.
       look: is called every second: this host may have another certificate.
-      give_up_secs: seconds that the head may be away.
-      stay_secs: seconds that this host stays after a signal, if the head does not have the run saved.
       say: shows a line to the user.
       clock: clock for `stay_secs`.
       watchdog: watchdog of this process. The connection's threads renew the lease whatever the main loop does, so a
@@ -74,20 +89,16 @@ class AgentProgram:
 
     def __init__(
         self,
-        spec: HostSpec,
-        host: str,
+        spec: AgentSpec,
         connect: Callable[[], HeadLink],
         hello_of: Callable[[str], AgentHello],
         look: Callable[[], None] = lambda: None,
-        give_up_secs: float = LOOK_SECS,
-        stay_secs: float = STAY_SECS,
         say: Callable[[str], None] = say,
         clock: Clock = SYSTEM_CLOCK,
         watchdog: Watching = UNWATCHED,
     ) -> None:
-        self._spec, self._host, self._say, self._clock = spec, host, say, clock
-        self._connect, self._hello_of, self._look, self._give_up_secs = connect, hello_of, look, give_up_secs
-        self._stay_secs, self._watchdog = stay_secs, watchdog
+        self._spec, self._say, self._clock, self._watchdog = spec, say, clock, watchdog
+        self._connect, self._hello_of, self._look = connect, hello_of, look
         self._signal = self._num_signals = 0
         self._leave_at = math.inf
         self._is_attached = self._awaits_end = False
@@ -105,9 +116,9 @@ class AgentProgram:
           WorkdirError: the workdir cannot be written.
           HybridSyncError: the head refused this host.
         """
-        with WakePipe(self._on_signal) as wake, closing(RoleAddresses(self._host, num_hosts=2)) as addresses:
-            self._agent = HostAgent(self._spec, addresses, self._say)
-            self._head = AgentConnection(self._connect, self._hello_of, wake.wake, self._give_up_secs)
+        with WakePipe(self._on_signal) as wake, closing(RoleAddresses(self._spec.address, num_hosts=2)) as addresses:
+            self._agent = HostAgent(self._spec.roles, addresses, self._say)
+            self._head = AgentConnection(self._connect, self._hello_of, wake.wake, self._spec.give_up_secs)
             self._head.start()
             try:
                 return self._follow(wake.fd)
@@ -141,7 +152,7 @@ class AgentProgram:
         if self._num_signals > 1 or not self._is_attached:
             return True
         now = self._clock.monotonic()
-        self._leave_at = math.inf if self._awaits_end else min(self._leave_at, now + self._stay_secs)
+        self._leave_at = math.inf if self._awaits_end else min(self._leave_at, now + self._spec.stay_secs)
         return now >= self._leave_at
 
     def _heed(self, news: HeadNews) -> int | None:

@@ -1,4 +1,8 @@
-"""Says where the roles of a host serve: on sockets in a folder of the user's own, or at ports of one address."""
+"""Says where the roles of a host serve: on sockets in a folder of the user's own, or at ports of one address.
+
+`check_port`, `check_head` and `check_own_address` try an address. One that cannot be served on is refused before
+anything is started.
+"""
 
 from __future__ import annotations
 
@@ -234,3 +238,66 @@ def _remove(folder: Path) -> None:
                     os.unlink(entry.path)
         (folder / _MARK).unlink(missing_ok=True)  # the last: the next launch completes an interrupted removal
         os.rmdir(folder)
+
+
+def check_port(host: str, port: int) -> None:
+    """Check that the chief will be able to serve there, before it leaves a trace in the workdir.
+
+    Raises:
+      AddressError: the port is in use, or not free to take.
+    """
+    if port == 0:
+        return
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        raise AddressError(
+            f"--port={port} cannot be served on at {host}: {os.strerror(error.errno or 0)}; choose another port, or 0"
+        ) from error
+
+
+def check_head(address: str) -> None:
+    """Check that this host can be the head at an address, before anything is started.
+
+    Args:
+      address: address of the head, host:port.
+
+    Raises:
+      AddressError: the address is another host's, or the port is taken.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        _try_to_serve(host.strip("[]"), int(port))
+    except OSError as error:
+        change = (
+            "does another head run on this machine? Name another port to every host"
+            if error.errno == errno.EADDRINUSE
+            else "host 0 is the head: name an address of this machine, or give it the --index that it has"
+        )
+        raise AddressError(f"--head={address} cannot be served on here: {_reason(error)}; {change}") from error
+
+
+def check_own_address(address: str) -> None:
+    """Check that the roles of this host can serve at its address.
+
+    Raises:
+      AddressError: the address is not this machine's.
+    """
+    try:
+        _try_to_serve(address, 0)
+    except OSError as error:
+        raise AddressError(
+            f"--address={address} cannot be served on here: {_reason(error)}; name the address of this machine at "
+            "which the other hosts reach it, or leave the flag out"
+        ) from error
+
+
+def _try_to_serve(host: str, port: int) -> None:
+    """Serve at an address for a moment; raises OSError where that cannot be."""
+    family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    socket.create_server((host, port), family=family).close()
+
+
+def _reason(error: OSError) -> str | None:
+    # `create_server` puts the address into the text of its error, which the message names already.
+    return error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)

@@ -29,7 +29,7 @@ from hybridsync.runtime.role.heartbeat import (
     hello,
 )
 from hybridsync.runtime.role.role_pipe import RoleSpec
-from hybridsync.runtime.role.worker_wiring import unit_tracer, worker_loop, worker_recorder
+from hybridsync.runtime.role.worker_wiring import unit_tracer, worker_context, worker_loop, worker_recorder
 from hybridsync.runtime.wiring.collectives import collectives_of
 from hybridsync.runtime.wiring.transport import transport_of
 from hybridsync.security.keyring import Keyring
@@ -148,15 +148,12 @@ def run_worker(
     with ThreadPoolExecutor(1, "leases") as ahead:
         loop = worker_loop(
             run,
-            spec.role_id,
-            programs,
-            recorder=recorder,
-            chief=chief,
-            replica=replica,
+            worker_context(run, spec.role_id, programs, recorder, chief, tracer=tracer),
+            chief,
+            replica,
             communicator_of=collectives.communicator,
             link_of=link_of,
             ahead=ahead,
-            tracer=tracer,
         )
         recorder.incarnation = chief.register().incarnation
 

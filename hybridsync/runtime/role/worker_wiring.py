@@ -10,7 +10,7 @@ from hybridsync.emulation.device import Emulation
 from hybridsync.emulation.link_delays import emulated_rings
 from hybridsync.emulation.ring_delays import CollectiveSizes, DelayedCommunicator, check_rings, emulates_rings
 from hybridsync.interfaces.phase import Phase
-from hybridsync.interfaces.ports import GroupPort
+from hybridsync.interfaces.ports import GroupPort, WorkPort
 from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.run import Run
@@ -40,20 +40,10 @@ def unit_tracer(run: Run, name: str) -> UnitTracer | None:
     return UnitTracer(units, run.workdir / "trace" / name) if units and run.workdir is not None else None
 
 
-def worker_loop(
-    run: Run,
-    worker: int,
-    programs: Programs,
-    recorder: WorkerRecorder,
-    chief: GroupPort,
-    replica: Replica,
-    *,
-    communicator_of: CommunicatorOf,
-    link_of: Callable[[Phase], ServerLink],
-    ahead: Executor | None = None,
-    tracer: UnitTracer | None = None,
-) -> WorkerLoop:
-    """Return the loop of one worker over its phases, with a runner for each mode.
+def worker_context(
+    run: Run, worker: int, programs: Programs, recorder: WorkerRecorder, chief: WorkPort, *, tracer: UnitTracer | None
+) -> WorkerContext:
+    """Return how a worker computes units.
 
     Args:
       run: run that the worker takes part in.
@@ -61,25 +51,42 @@ def worker_loop(
       programs: the compiled programs.
       recorder: recorder of this worker.
       chief: the chief, which leases units to the worker.
+      tracer: traces units; the workers of one process share it.
+    """
+    emulation = Emulation(run.config.emulation, run.config.workload)
+    prefetch = Prefetch(programs.batch) if getattr(run.task.source, "threads", 0) else None
+    return WorkerContext(worker, chief, programs, recorder, emulation, prefetch=prefetch, tracer=tracer)
+
+
+def worker_loop(
+    run: Run,
+    context: WorkerContext,
+    chief: GroupPort,
+    replica: Replica,
+    *,
+    communicator_of: CommunicatorOf,
+    link_of: Callable[[Phase], ServerLink],
+    ahead: Executor | None = None,
+) -> WorkerLoop:
+    """Return the loop of one worker over its phases, with a runner for each mode.
+
+    Args:
+      run: run that the worker takes part in.
+      context: how the worker computes units.
+      chief: the chief, as in the context.
       replica: replica of this worker (shared by all workers of one process).
       communicator_of: the phase -> how its members sum and average.
       link_of: the phase -> the link to its servers.
       ahead: runs lease renewals in the background of the training; None asks when there is nothing left.
-      tracer: traces units; the workers of one process share it.
     """
-    config = run.config
+    worker, programs, recorder = context.worker, context.programs, context.recorder
     communicator_of = emulated_collectives(run, programs, communicator_of, recorder.clock)
-    emulation = Emulation(config.emulation, config.workload)
-    prefetch = Prefetch(programs.batch) if getattr(run.task.source, "threads", 0) else None
-    context = WorkerContext(
-        worker, chief, programs, recorder=recorder, emulation=emulation, prefetch=prefetch, tracer=tracer
-    )
     runners = {
         LOCKSTEP: lockstep_runner(context, replica, communicator_of, ahead),
         SERVER: ServerRunner(context, link_of, ahead),
-        GROUP: group_runner(context, chief, replica, communicator_of, logs=config.telemetry.apply_log),
+        GROUP: group_runner(context, chief, replica, communicator_of, logs=run.config.telemetry.apply_log),
     }
-    probe = Measuring(worker, programs, replica, recorder, emulation)
+    probe = Measuring(worker, programs, replica, recorder, context.emulation)
     return WorkerLoop(worker, chief, runners, replica=replica, recorder=recorder, clock=recorder.clock, measuring=probe)
 
 

@@ -19,7 +19,7 @@ from hybridsync.core.errors import ConfigError
 from hybridsync.interfaces.agents import AgentHello
 from hybridsync.runtime.agent import agent_program
 from hybridsync.runtime.agent.agent_connection import AgentConnection
-from hybridsync.runtime.agent.agent_program import TURN_SECS, AgentProgram
+from hybridsync.runtime.agent.agent_program import TURN_SECS, AgentProgram, AgentSpec
 from hybridsync.runtime.agent.host_agent import HostSpec
 from hybridsync.runtime.agent.host_messages import (
     AwaitEnd,
@@ -68,14 +68,14 @@ class Head:
         self._error: BaseException | None = None
 
     def program(self, **options: Any) -> AgentProgram:
-        spec = HostSpec((sys.executable, str(ROLE), json.dumps({})), self.folder / "logs")
+        roles = HostSpec((sys.executable, str(ROLE), json.dumps({})), self.folder / "logs")
+        limits = {name: options.pop(name) for name in ("give_up_secs", "stay_secs") if name in options}
+        spec = AgentSpec(roles, "127.0.0.1", **limits)
 
         def hello_of(session: str) -> AgentHello:
             return hello(session)
 
-        return AgentProgram(
-            spec, "127.0.0.1", lambda: self._connect(), hello_of, **{"say": self.said.append, **options}
-        )
+        return AgentProgram(spec, lambda: self._connect(), hello_of, **{"say": self.said.append, **options})
 
     def _connect(self) -> Way:
         self.ways.append(Way(self.sessions))
