@@ -102,7 +102,7 @@ def _told(cls: type) -> dict[str, str]:
 def _costs() -> str:
     costs = {name: cost_of(name) for name in PROTOCOLS}
     head = [
-        "| plan | units/s | beside `bsp` | most stale (bound) | moved a unit | dropped |",
+        "| plan | units/s | over `bsp` | most stale (bound) | moved a unit | dropped |",
         "|---|---|---|---|---|---|",
     ]
     return "\n".join([*head, *(_row(name, cost, costs["bsp"]) for name, cost in costs.items())])

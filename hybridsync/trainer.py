@@ -36,9 +36,9 @@ from hybridsync.devices.placement import local_devices
 from hybridsync.interfaces.callbacks import Callback, checked_callbacks
 from hybridsync.interfaces.commands import SwitchReply, SwitchRequest
 from hybridsync.phases.reporter import Hook
-from hybridsync.runtime.compilations import Compilations
+from hybridsync.runtime.end_signals import handled_by_default
 from hybridsync.runtime.inprocess import InProcess
-from hybridsync.runtime.role_signals import handled_by_default
+from hybridsync.runtime.role.compilations import Compilations
 from hybridsync.storage.jsonl import plain
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.telemetry.progress import open_progress

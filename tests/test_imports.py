@@ -69,15 +69,15 @@ def _modules(package: str) -> list[str]:
 
 def test_a_worker_and_a_server_load_no_orbax_so_that_a_new_process_is_there_soon() -> None:
     for role in ("worker", "server"):
-        assert "orbax" not in _loaded_by(f"import hybridsync.runtime.{role}_main"), role
+        assert "orbax" not in _loaded_by(f"import hybridsync.runtime.role.{role}_main"), role
 
 
 def test_the_whole_pure_layer_and_the_supervisor_load_no_jax() -> None:
     modules = [
         *PURE_MODULES,
-        "hybridsync.runtime.agent_connection",
-        "hybridsync.runtime.agent_sessions",
-        "hybridsync.runtime.supervisor",
+        "hybridsync.runtime.agent.agent_connection",
+        "hybridsync.runtime.supervisor.agent_sessions",
+        "hybridsync.runtime.supervisor.supervisor",
         "hybridsync.transport.grpc.transport",
         *(name for package in PURE_PACKAGES for name in _modules(package)),
     ]

@@ -131,11 +131,6 @@ class Experiment:
         """The seeds of its cells."""
         return list(dict.fromkeys(cell.key.get("seed") for cell in self.cells))
 
-    @property
-    def command(self) -> str:
-        """What measures it."""
-        return f"python -m benchmarks.reproduction run --only={self.name}"
-
 
 def essence(value: Any) -> Any:
     """Return a value as JSON, without what dataclasses have by default: a new default changes no digest."""

@@ -48,7 +48,7 @@ def blocks(folder: Path) -> str:
     found = [each for each in EXPERIMENTS.values() if rows(each, folder)]
     if not found:
         raise ConfigError(f"{folder} has no results; `run --folder={folder}` measures some")
-    parts = [_state(folder, found)]
+    parts: list[str] = []
     for each in found:
         parts.append(f"## {each.name}")
         if claims := _claims_of([each], folder):
@@ -67,9 +67,7 @@ def refreshed(text: str, folder: Path = FOLDER) -> str:
 
 
 def made(name: str, folder: Path = FOLDER) -> str:
-    """Return one block: `claims_PAPER`, `state`, `lengths`, or an experiment's own."""
-    if name == "state":
-        return _state(folder, EXPERIMENTS.values())
+    """Return one block: `claims_PAPER`, `lengths`, or an experiment's own."""
     if name == "lengths":
         return lengths.table(folder)
     if name.startswith("claims_"):
@@ -98,11 +96,13 @@ def _claims_of(experiments: Iterable[Experiment], folder: Path) -> str:
 
 def _experiment(experiment: Experiment, folder: Path) -> str:
     found = told(experiment, folder)
-    parts = [textwrap.fill(experiment.reason, WIDTH), f"    {experiment.command}"]
+    done = f"{len(rows(experiment, folder))} of {len(experiment.cells)} cells"
     if not found:
-        done = len(rows(experiment, folder))
-        parts.append(f"{NOT_RUN[0].upper()}{NOT_RUN[1:]}: {done} of {len(experiment.cells)} cells are measured.")
-        return "\n\n".join(parts)
+        reason = textwrap.fill(experiment.reason, WIDTH)
+        return f"{reason}\n\n{NOT_RUN[0].upper()}{NOT_RUN[1:]}: {done} are measured."
+    # A page has dozens of experiments: what measures each is said once, and its results are linked behind its reason.
+    results = f"[`{experiment.name}`](reproduction/{experiment.name}.csv), {done}."
+    parts = [textwrap.fill(f"{experiment.reason} {results}", WIDTH)]
     if experiment.plot is not None:
         parts.append(f"![{experiment.name}](reproduction/{experiment.name}.svg)")
     if len(rows(experiment, folder)) < len(experiment.cells):
@@ -111,12 +111,3 @@ def _experiment(experiment: Experiment, folder: Path) -> str:
             "here is of those alone."
         )
     return "\n\n".join([*parts, experiment.table(found)])
-
-
-def _state(folder: Path, experiments: Iterable[Experiment]) -> str:
-    lines = []
-    for each in experiments:
-        done = len(rows(each, folder))
-        link = f"[{each.name}.csv](reproduction/{each.name}.csv)" if done else "-"
-        lines.append((f"`{each.name}`", each.paper, f"{done} of {len(each.cells)}", link))
-    return markdown(("experiment", "paper", "cells measured", "results"), lines)

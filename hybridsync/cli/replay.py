@@ -19,9 +19,8 @@ from hybridsync.config import load_config, restore_values
 from hybridsync.config.recipes import located
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_REFUSED, ConfigError, HybridSyncError, WorkdirError
 from hybridsync.core.paths import local_path
-from hybridsync.runtime.fork_server import ForkServer, connect
-from hybridsync.runtime.fork_server_client import ForkServerClient
-from hybridsync.runtime.role_pipe import Child
+from hybridsync.runtime.agent.fork_server import ForkServer, ForkServerClient, connect
+from hybridsync.runtime.role.role_pipe import Child
 from hybridsync.storage.durable import WorkdirLock, make_directory
 from hybridsync.telemetry.summary import read_config
 

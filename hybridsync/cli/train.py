@@ -25,13 +25,13 @@ from hybridsync.config import load_config, load_values
 from hybridsync.config.recipes import located
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
 from hybridsync.core.paths import local_path
+from hybridsync.runtime.agent.fork_server import ForkServer, connect
+from hybridsync.runtime.agent.host_resources import check_xla_flags
 from hybridsync.runtime.cluster_spec import ClusterSpec
-from hybridsync.runtime.compilation_cache import OFF, open_cache, use_cache
-from hybridsync.runtime.fork_server import ForkServer, connect
-from hybridsync.runtime.host_resources import check_xla_flags
+from hybridsync.runtime.end_signals import WARNINGS, Parent, handled
 from hybridsync.runtime.processes import ROLE_MODULES, Launch, play, supervise
-from hybridsync.runtime.role_pipe import Child
-from hybridsync.runtime.role_signals import WARNINGS, Parent, handled
+from hybridsync.runtime.role.compilation_cache import OFF, open_cache, use_cache
+from hybridsync.runtime.role.role_pipe import Child
 from hybridsync.runtime.wiring.collectives import AUTO, CHOICES
 from hybridsync.runtime.wiring.transport import CHOICES as LINKS
 from hybridsync.workdir.auto_plan import planned

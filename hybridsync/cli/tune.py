@@ -28,7 +28,7 @@ from hybridsync.lab.tuning.search import Runner
 from hybridsync.lab.tuning.search_rules import Rules, Search, length_of, plan_of
 from hybridsync.lab.tuning.search_table import next_line, table, verdict_lines
 from hybridsync.lab.tuning.session import RUNTIMES, default_folder, search_in
-from hybridsync.runtime.role_signals import handled
+from hybridsync.runtime.end_signals import handled
 from hybridsync.workdir.auto_plan import is_auto
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def runner_of(
     config = loaded.config
 
     def run_of(config: RunConfig) -> Run:
-        from hybridsync.runtime.compilation_cache import open_cache, use_cache
+        from hybridsync.runtime.role.compilation_cache import open_cache, use_cache
         from hybridsync.training.run import Run
 
         use_cache(open_cache("", None, functools.partial(print, file=sys.stderr)))  # each run compiles the same

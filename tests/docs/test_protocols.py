@@ -78,17 +78,10 @@ def test_every_plan_of_the_page_can_be_run() -> None:
             protocols.resolve(stage)
 
 
-def test_the_readmes_table_has_every_protocol_and_defaults_of_the_code() -> None:
-    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    end = readme.index("[docs/protocols.md](docs/protocols.md) helps")
-    table = readme[readme.index("| name | what it waits for |") : end]
-    named = [cell for line in table.splitlines()[2:] for cell in line.split("|")[1:2]]
-    assert sorted(name for cell in named for name in re.findall(r"`(\w+)`(?! ?\w*\))", cell) if name != "m") == NAMES
-    for cell in named:
-        holders = [protocols.parse(name) for name in re.findall(r"`(\w+)`", cell) if name in NAMES]
-        for key, value in re.findall(r"(\w+)=([\w.]+)", cell):
-            defaults = {str(getattr(holder, key)) for holder in holders if hasattr(holder, key)}
-            assert defaults == {value}, f"{cell}: {key}"
+def test_the_readme_names_every_protocol() -> None:
+    readme = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
+    named = re.search(r"stages, each a protocol: (.*?)\. ", readme)
+    assert named is not None and sorted(re.findall(r"`(\w+)`", named[1])) == NAMES
 
 
 def test_the_staleness_rules_and_whom_they_compose_with_are_all_there() -> None:

@@ -1,4 +1,4 @@
-"""What the README tells a newcomer to type runs."""
+"""What the README and the pages about a job and its installation tell a newcomer to type runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from tests.doc_pages import ROOT, TEST_SECS, blocks, output
 pytestmark = pytest.mark.timeout(TEST_SECS)
 
 README = (ROOT / "README.md").read_text()
-COMMANDS = re.findall(r"^    hybridsync train (.*)$", README, re.MULTILINE)
+RUN = (ROOT / "docs" / "run.md").read_text()
+INSTALL = (ROOT / "docs" / "install.md").read_text()
+COMMANDS = re.findall(r"^    hybridsync train (.*)$", README + RUN, re.MULTILINE)
 
 
 def test_the_python_blocks_run_in_order_as_one_notebook(tmp_path: Path) -> None:
@@ -28,6 +30,13 @@ def test_the_python_blocks_run_in_order_as_one_notebook(tmp_path: Path) -> None:
     units, accuracy = told.groups()
     assert int(units) == 2000
     assert float(accuracy) >= 0.9
+
+
+def test_the_blocks_about_a_run_show_its_metrics(tmp_path: Path) -> None:
+    lines = output(blocks("docs/run.md"), tmp_path).splitlines()
+    hooked = [line for line in lines if line.startswith("hook ")]
+    assert len(hooked) >= 2 and len(lines) - len(hooked) >= 3
+    assert int(lines[-1].split()[1]) == 600
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -48,19 +57,20 @@ def test_every_flag_in_the_commands_is_one_of_the_launchers(tmp_path: Path) -> N
         timeout=60,
         check=False,
     ).stdout
-    for flag in sorted({flag for command in COMMANDS for flag in re.findall(r"--(\w+)", command)}):
+    named = re.findall(r"--(\w+)", "\n".join([*COMMANDS, *re.findall(r"^\| (`--.*?) \|", RUN, re.MULTILINE)]))
+    for flag in sorted({flag.partition(".")[0] for flag in named}):
         assert re.search(rf"--(\[no\])?{flag}:", told), f"--{flag} is not a flag of hybridsync train"
 
 
 def test_the_exit_codes_are_those_of_the_code() -> None:
-    table = re.search(r"^\| exit code \|.*\n\|[-|]+\n((?:\|.*\n)+)", README, re.MULTILINE)
+    table = re.search(r"^\| exit code \|.*\n\|[-|]+\n((?:\|.*\n)+)", RUN, re.MULTILINE)
     assert table is not None
     told = [int(code) for code in re.findall(r"^\| (\d+) \|", table[1], re.MULTILINE)]
     assert sorted(told) == sorted(value for name, value in vars(errors).items() if name.startswith("EXIT_"))
 
 
 def test_every_extra_is_in_the_table() -> None:
-    table = re.search(r"^\| extra \|.*\n\|[-|]+\n((?:\|.*\n)+)", README, re.MULTILINE)
+    table = re.search(r"^\| extra \|.*\n\|[-|]+\n((?:\|.*\n)+)", INSTALL, re.MULTILINE)
     assert table is not None
     told = {name for row in table[1].splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

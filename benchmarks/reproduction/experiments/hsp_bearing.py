@@ -69,7 +69,7 @@ def table(rows: Sequence[Row]) -> str:
                     "chosen" if chosen(rows, name) == part else "",
                 )
             )
-    return markdown(("job", "of its rate", f"`{BARRIER}`, units to the loss", f"`{ASP}`", "beside it", ""), told)
+    return markdown(("job", "of its rate", f"`{BARRIER}`, units to the loss", f"`{ASP}`", "over it", ""), told)
 
 
 RATES = Experiment(

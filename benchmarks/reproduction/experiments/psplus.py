@@ -46,7 +46,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             gated = (
                 f"s = {lead}: {saved(rows, f'psplus, s = {lead}', f'{TWIN}, s = {lead}'):.0%}" for lead in PSPLUS_GATES
             )
-            others = (f"beside `{name}` {saved(rows, 'psplus', name):.0%}" for name in ("asp", "ssp"))
+            others = (f"against `{name}` {saved(rows, 'psplus', name):.0%}" for name in ("asp", "ssp"))
             return f"{twin:.0%}; both behind a gate of {', '.join(gated)}; {', '.join(others)}", twin >= 0.54
 
         return told

@@ -115,7 +115,7 @@ def even_claims(rows: Sequence[Row]) -> list[Claim]:
     where = (
         f"{HURT.name}, 8 simulated workers of 50 ms a unit, lock-step without network costs, {len(DIGITS_SEEDS)} seeds"
     )
-    return [claimed(rows, "accuracy above `asp`, and time beside it", "+3.8 points at 1.23x", where, above)]
+    return [claimed(rows, "accuracy above `asp`, and time over its time", "+3.8 points at 1.23x", where, above)]
 
 
 def claims(rows: Sequence[Row], job: Job, seeds: Sequence[int]) -> list[Claim]:
@@ -152,12 +152,12 @@ def claims(rows: Sequence[Row], job: Job, seeds: Sequence[int]) -> list[Claim]:
         claimed(rows, "throughput of `bsp` at similar accuracy (at most a point less)", "5.13x", where, faster),
         claimed(
             rows,
-            "the paper's share of lock-step: throughput and accuracy beside `bsp`",
+            "the paper's share of lock-step: throughput over, and accuracy against, `bsp`",
             "5.13x, -.1 points (8 runs of 5 %); one run of 6.25 %: 5.07x",
             where,
             fixed,
         ),
-        claimed(rows, "accuracy above `asp`, and time beside it", "+3.8 points at 1.23x", where, above),
+        claimed(rows, "accuracy above `asp`, and time over its time", "+3.8 points at 1.23x", where, above),
         claimed(rows, "time to `bsp`'s accuracy (less a point)", "3.99x / 1.08x (two setups)", where, soon),
     ]
 

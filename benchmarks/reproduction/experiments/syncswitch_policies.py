@@ -70,7 +70,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     return [
         claimed(
             rows,
-            f"scenario {scenario}, `{policy}`: time beside baseline's",
+            f"scenario {scenario}, `{policy}`: time over baseline's",
             f"{at:g}; {in_the_runs(int(scenario), policy):.3f} in the authors' runs",
             where,
             of(scenario, policy),

@@ -50,7 +50,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     return [
         claimed(
             rows,
-            f"scenario {scenario}, `{policy}`, machines late: time beside baseline's",
+            f"scenario {scenario}, `{policy}`, machines late: time over baseline's",
             f"{at:g}; {in_the_runs(scenario, policy):.3f} in the authors' runs",
             where,
             of(scenario, policy),

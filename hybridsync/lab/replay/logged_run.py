@@ -14,7 +14,7 @@ from hybridsync.core.step_assignment import StepAssignment
 from hybridsync.devices.mesh import XLA
 from hybridsync.protocols import base
 from hybridsync.protocols.modes import SyncMode
-from hybridsync.runtime.host_resources import MOST_THREADS
+from hybridsync.runtime.agent.host_resources import MOST_THREADS
 from hybridsync.runtime.wiring.collectives import HOST, KINDS
 from hybridsync.storage import apply_log
 from hybridsync.storage.apply_log import APPLY_LOG

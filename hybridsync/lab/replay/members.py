@@ -28,11 +28,11 @@ from hybridsync.core.errors import HybridSyncError, RoleLost, WaitTimeout
 from hybridsync.lab.replay.group_replay import in_groups
 from hybridsync.lab.replay.logged_run import LoggedPhase, read_record
 from hybridsync.lab.replay.phases import as_member, on_one_device
-from hybridsync.runtime.fork_server_client import ForkServerClient
-from hybridsync.runtime.host_resources import xla_threads
-from hybridsync.runtime.role_addresses import RoleAddresses
-from hybridsync.runtime.role_pipe import Child, RoleSpec, readable
-from hybridsync.runtime.role_process import RoleProcess, describe_exit
+from hybridsync.runtime.agent.fork_server import ForkServerClient
+from hybridsync.runtime.agent.host_resources import xla_threads
+from hybridsync.runtime.agent.role_addresses import RoleAddresses
+from hybridsync.runtime.agent.role_process import RoleProcess, describe_exit
+from hybridsync.runtime.role.role_pipe import Child, RoleSpec, readable
 from hybridsync.runtime.wiring.collectives import collectives_of
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.run import Run

@@ -16,7 +16,7 @@ from hybridsync.core.units import UnitSet
 from hybridsync.lab.replay.logged_run import LoggedPhase, Record
 from hybridsync.lab.replay.members import in_members
 from hybridsync.lab.replay.phases import on_one_device
-from hybridsync.runtime.fork_server_client import ForkServerClient
+from hybridsync.runtime.agent.fork_server import ForkServerClient
 from hybridsync.storage.checkpoints import CheckpointStore, Restored
 from hybridsync.telemetry.summary import read_identity
 from hybridsync.training.buffer_layout import Layout, fingerprint, leaf_bytes

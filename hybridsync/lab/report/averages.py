@@ -51,7 +51,8 @@ def spread_of(values: Iterable[float | None]) -> Spread:
 def mean_line(lines: Iterable[Sequence[Point]]) -> MeanLine:
     """Return the mean of some runs' lines, over the stretch that all of them cover.
 
-    Where they share none, each place has the mean of the lines that cover it: short runs of unequal speed.
+    Where they share none (short runs of unequal speed), it goes to the end of the longest, and a line that has ended
+    keeps its last value: a mean of whichever lines cover a place would jump where one begins or ends.
     It stands at the places that all lines share, where those are most of the shortest line's. Otherwise it
     stands at equal steps, and each line is interpolated between its points.
     """
@@ -64,22 +65,20 @@ def mean_line(lines: Iterable[Sequence[Point]]) -> MeanLine:
     else:
         low, high = max(line[0][0] for line in each), min(line[-1][0] for line in each)
         if low >= high:
-            low, high = min(line[0][0] for line in each), max(line[-1][0] for line in each)
+            high = max(line[-1][0] for line in each)
         steps = NUM_PLACES - 1
         places = [low + (high - low) * step / steps for step in range(NUM_PLACES)] if low < high else [low]
     points, edges = [], []
     for at in places:
-        values = [_value(line, at) for line in each if line[0][0] <= at <= line[-1][0]]
-        if not values:
-            continue
-        mean, sd = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+        values = [_value(line, at) for line in each]
+        mean, sd = statistics.fmean(values), statistics.stdev(values)
         points.append((at, mean))
         edges.append((at, mean - sd, mean + sd))
     return MeanLine(tuple(points), tuple(edges), len(each))
 
 
 def _value(line: Sequence[Point], at: float) -> float:
-    """Return a line's value at a place that it covers."""
+    """Return a line's value at a place, after its end its last one."""
     right = min(bisect_left(line, at, key=lambda point: point[0]), len(line) - 1)
     (x, y), (before, value) = line[right], line[max(right - 1, 0)]
     return y if x <= at or x == before else value + (y - value) * (at - before) / (x - before)

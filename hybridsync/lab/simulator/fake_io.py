@@ -18,8 +18,8 @@ from hybridsync.interfaces.ports import PhaseIds
 from hybridsync.lab.simulator.simulated_process import Process
 from hybridsync.lab.simulator.simulated_server import Server
 from hybridsync.lab.simulator.simulated_worker import Worker
-from hybridsync.phases.checkpointing import Commit
 from hybridsync.phases.reporter import Reporter
+from hybridsync.phases.run_context import Commit
 from hybridsync.storage.apply_log_entries import Entry, Left
 from hybridsync.workdir.opening import PhaseIdsInMemory
 

@@ -45,9 +45,9 @@ from hybridsync.lab.simulator.simulated_chief import ChiefFront
 from hybridsync.lab.simulator.simulated_process import Process
 from hybridsync.lab.simulator.virtual_collectives import GroupAverage, VirtualAllReduce
 from hybridsync.lab.simulator.watch import Watch
-from hybridsync.phases.assembly import assemble
-from hybridsync.phases.enter_servers import in_turn
-from hybridsync.phases.recovery import Start
+from hybridsync.phases.assembly import ControllerSpec, assemble
+from hybridsync.phases.entry import in_turn
+from hybridsync.phases.run_context import Start
 from hybridsync.phases.schedule import resumed
 from hybridsync.policies.online import Policy
 from hybridsync.policies.straggler_detector import detector_of
@@ -191,18 +191,20 @@ class SimulatedCluster:
                 committed=committed,
                 detours=detours,
             ),
-            servers=self._servers,
-            holder_at=self.holder,
-            phase_ids=workdir.phase_ids,
-            committer=self.disk,
-            reporter=self.reporter,
-            committed_source=self.committed_source,
-            clock=self.clock,
-            forget=workdir.forget,
-            restarted=restarted,
-            tick_secs=self._tick_secs,
-            policy=self._policy,
-            begin=in_turn,
+            ControllerSpec(
+                servers=self._servers,
+                holder_at=self.holder,
+                phase_ids=workdir.phase_ids,
+                committer=self.disk,
+                reporter=self.reporter,
+                committed_source=self.committed_source,
+                clock=self.clock,
+                forget=workdir.forget,
+                restarted=restarted,
+                tick_secs=self._tick_secs,
+                policy=self._policy,
+                begin=in_turn,
+            ),
         )
 
     def end_chief(self, back_secs: float | None) -> ChiefKilled:

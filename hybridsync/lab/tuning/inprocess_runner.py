@@ -16,7 +16,7 @@ from hybridsync.core.errors import Diverged, Preempted
 from hybridsync.lab.tuning.job_history import Where
 from hybridsync.lab.tuning.run_ending import accuracy_of, cluster_of, converged_in, end_of, ended, run_folder
 from hybridsync.lab.tuning.search import Made, RunOf
-from hybridsync.runtime.role_signals import WARNINGS, handled
+from hybridsync.runtime.end_signals import WARNINGS, handled
 from hybridsync.trainer import Trainer
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hybridsync.chief.divergence import DIVERGED
+from hybridsync.chief.bad_units import DIVERGED
 from hybridsync.config import RunConfig
 from hybridsync.config.resume_rules import check_resumable
 from hybridsync.core.errors import ConfigError, HybridSyncError

@@ -20,7 +20,7 @@ from hybridsync.config import RunConfig, apply_overrides, load_config, restore_v
 from hybridsync.core.errors import ConfigError, HybridSyncError, NotRunning, ResumeError, RoleLost, WorkdirError
 from hybridsync.lab.replay.logged_run import read_record
 from hybridsync.lab.replay.verdict import Replayed, compare, replay
-from hybridsync.runtime.fork_server_client import ForkServerClient
+from hybridsync.runtime.agent.fork_server import ForkServerClient
 from hybridsync.storage.apply_log import APPLY_LOG
 from hybridsync.storage.checkpoints import CheckpointStore
 from hybridsync.telemetry.events import read_events
@@ -337,7 +337,7 @@ def test_what_cannot_be_replayed_is_refused_by_name(
 
 
 ENDS = """import os
-from hybridsync.runtime.fork_server import connect
+from hybridsync.runtime.agent.fork_server import connect
 connect().serve()
 print('so long, with threads:', os.environ['PJRT_NPROC'])
 raise SystemExit(3)"""

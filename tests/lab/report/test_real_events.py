@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridsync.chief.poison_units import Quarantined
+from hybridsync.chief.bad_units import Quarantined
 from hybridsync.config import PolicyConfig
 from hybridsync.interfaces.commands import Order
 from hybridsync.interfaces.messages import RoleEvent
@@ -16,7 +16,7 @@ from hybridsync.lab.report.page import page
 from hybridsync.lab.report.reading import shown_record
 from hybridsync.lab.simulator.cluster import Cluster, Device, Scenario, Slow
 from hybridsync.lab.simulator.simulation import simulate
-from hybridsync.phases.checkpointing import Commit
+from hybridsync.phases.run_context import Commit
 from hybridsync.policies.straggler_detector import Decision
 from hybridsync.telemetry.events import EVENTS_FILE, FIELDS, MORE, read_events
 from hybridsync.telemetry.kinds import KINDS, NUMBER

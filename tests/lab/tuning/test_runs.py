@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import hybridsync
-from hybridsync.chief.divergence import DIVERGED
+from hybridsync.chief.bad_units import DIVERGED
 from hybridsync.config import EmulationConfig, RunConfig, TelemetryConfig
 from hybridsync.core.errors import ConfigError, NoAnswer, ResumeError, WorkdirError
 from hybridsync.core.plan import Plan
