@@ -185,18 +185,6 @@ class BufferView(Protocol):
     def release(self) -> None: ...
 
 
-class SnapshotLender(ReaderPort, Protocol):
-    """A role that streams a captured state to others without copying it first."""
-
-    def lend(self, snapshot_id: int) -> BufferView:
-        """Lend the canonical buffer of that snapshot; the next snapshot waits for its return.
-
-        Raises:
-          StalePhase: the holder no longer keeps that snapshot.
-        """
-        ...
-
-
 class SnapshotSource(ReaderPort, Protocol):
     """A role that holds the training state and can take a snapshot of it."""
 
@@ -365,29 +353,5 @@ class OptimizerPort(Protocol):
 
         Raises:
           StalePhase: another phase is served.
-        """
-        ...
-
-
-class BlockPort(Protocol):
-    """A parameter server that is not the primary, as its gRPC service sees it for workers: byte buffers in and out."""
-
-    def stage(self, push: Push, block: BufferView) -> str:
-        """Keep this server's part of a contribution until the primary decides; `block` is released then.
-
-        Returns:
-          the first entry that is not a finite number, of a contribution which is not kept then; "" where all are.
-
-        Raises:
-          StalePhase, StaleIncarnation: the caller is out of date.
-        """
-        ...
-
-    def pull_at(self, push: Push) -> BufferView:
-        """Lend the parameters after update `push.base`, waiting for it.
-
-        Raises:
-          StalePhase, StaleIncarnation: the caller is out of date.
-          WaitTimeout: the update did not come.
         """
         ...

@@ -161,10 +161,10 @@ class Secondary:
             spans, self._spans = tuple(self._spans), []
             return Progress(self.phase_id, (), (), (), spans, self._sequence, 0.0, 0.0, self._entrance.doing)
 
-    # --- what workers call (BlockPort) ---
+    # --- what workers call (ShardBackend) ---
 
     def stage(self, push: Push, block: BufferView) -> str:
-        """Keep a part of a contribution until the primary decides (see `BlockPort.stage`)."""
+        """Keep a part of a contribution until the primary decides (see `ShardBackend.stage`)."""
         kept = False
         try:
             contribution = self._contributions.unpack(block.buffer)
@@ -183,7 +183,7 @@ class Secondary:
                 block.release()
 
     def pull_at(self, push: Push) -> BufferView:
-        """Lend the parameters after update `push.base` (see `BlockPort.pull_at`)."""
+        """Lend the parameters after update `push.base` (see `ShardBackend.pull_at`)."""
         with self._condition:
             check_member(push, self._admit(push))
             if not self._condition.wait_for(

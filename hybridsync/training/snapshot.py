@@ -202,7 +202,7 @@ class SnapshotBuffer:
             view.release()
 
     def lend(self, snapshot_id: int) -> LentView:
-        """Lend the captured buffer, read-only (see `SnapshotLender.lend`)."""
+        """Lend the captured buffer, read-only (see `SnapshotBackend.lend`)."""
         with self._condition:
             if self._snapshot is None or self._buffer is None or self._snapshot.snapshot_id != snapshot_id:
                 raise _not_kept(snapshot_id, self._snapshot)

@@ -17,7 +17,7 @@ import numpy as np
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import (
-    BlockPort,
+    BufferView,
     ChiefPort,
     CommandPort,
     EvaluatorPort,
@@ -28,11 +28,9 @@ from hybridsync.interfaces.ports import (
     ReaderPort,
     ServerPort,
     ShardPort,
-    SnapshotLender,
     SnapshotSource,
     SupervisorPort,
 )
-from hybridsync.security.authorization import Admit, admit_all
 
 if TYPE_CHECKING:  # both load jax, which a supervisor does without
     from hybridsync.server.partition import Part
@@ -109,7 +107,7 @@ class ParameterLink(Protocol):
 
 
 class BlockLink(Protocol):
-    """A server that is not the primary, as a worker reaches it; buffers as in `ParameterLink` (see `BlockPort`)."""
+    """A server that is not the primary, as a worker reaches it; buffers as in `ParameterLink` (see `ShardBackend`)."""
 
     @property
     def contribution(self) -> np.ndarray:
@@ -129,12 +127,40 @@ class BlockLink(Protocol):
         ...
 
 
-class SnapshotBackend(SnapshotSource, SnapshotLender, Protocol):
-    """A holder at its own end of a link."""
+class SnapshotBackend(SnapshotSource, Protocol):
+    """A holder at its own end of a link: it streams a captured state to others without copying it first."""
+
+    def lend(self, snapshot_id: int) -> BufferView:
+        """Lend the canonical buffer of that snapshot; the next snapshot waits for its return.
+
+        Raises:
+          StalePhase: the holder no longer keeps that snapshot.
+        """
+        ...
 
 
-class ShardBackend(ShardPort, BlockPort, Protocol):
-    """A server that is not the primary, at its own end of a link."""
+class ShardBackend(ShardPort, Protocol):
+    """A server that is not the primary, at its own end of a link; what workers call has byte buffers in and out."""
+
+    def stage(self, push: Push, block: BufferView) -> str:
+        """Keep this server's part of a contribution until the primary decides; `block` is released then.
+
+        Returns:
+          the first entry that is not a finite number, of a contribution which is not kept then; "" where all are.
+
+        Raises:
+          StalePhase, StaleIncarnation: the caller is out of date.
+        """
+        ...
+
+    def pull_at(self, push: Push) -> BufferView:
+        """Lend the parameters after update `push.base`, waiting for it.
+
+        Raises:
+          StalePhase, StaleIncarnation: the caller is out of date.
+          WaitTimeout: the update did not come.
+        """
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,26 +270,4 @@ class Transport(Protocol):
           servers: their addresses.
           parts: part of the trees at each server.
         """
-        ...
-
-
-class HeadTransport(Protocol):
-    """Lets the agents of a run's hosts reach its head."""
-
-    def serve_head(self, head: HeadPort, address: str, calls: int, admit: Admit = admit_all) -> Serving:
-        """Serve a head from now on.
-
-        Args:
-          head: the head, called by several threads at a time.
-          address: address to serve at; a transport may choose a part of it, and returns the whole.
-          calls: maximum number of calls at a time: three for each agent.
-          admit: decides by the certificate of each call whether the caller is refused.
-
-        Raises:
-          AddressError: the head cannot be served there.
-        """
-        ...
-
-    def head(self, address: str) -> HeadLink:
-        """Return the way to a head, which may start later."""
         ...

@@ -295,7 +295,7 @@ def running() -> Iterator[Job]:
         opened.callback(connections[-1].close)
         bulk = TcpService(services, "127.0.0.1", most=8)
         opened.callback(bulk.stop, SECS)
-        places, at = make_server([BulkLinkServicer(bulk)], keys=Keyring(TOKEN))
+        places, at = make_server([BulkLinkServicer(bulk.open)], keys=Keyring(TOKEN))
         places.start()
         opened.callback(lambda places=places: places.stop(None).wait(SECS))
         over_tcp.append(TcpConnection(at, f"the {role}", Keyring(TOKEN), SECS, num_bytes))

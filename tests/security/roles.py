@@ -61,7 +61,7 @@ def served(role: Role, credentials: Credentials | None, address: str = "127.0.0.
     )
     transport = GrpcTransport(changes.pop("keys", None) or Keyring(changes.pop("token", TOKEN), credentials))
     serving = transport.serve(
-        services, address, calls=16, beside=[BulkLinkServicer(port), HeadServicer(port)], **changes
+        services, address, calls=16, beside=[BulkLinkServicer(port.open), HeadServicer(port)], **changes
     )
     try:
         yield serving.address

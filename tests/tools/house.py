@@ -140,6 +140,9 @@ def classes(file: File) -> Iterator[Place]:
 
 
 def protocols(file: File) -> Iterator[Place]:
+    """Find the classes of `typing.Protocol`. A protocol of synchronisation has a base of that name, too."""
+    if file.name.startswith("hybridsync/protocols/"):
+        return
     for node in file.classes:
         if any(ast.unparse(base).partition("[")[0] in ("Protocol", "typing.Protocol") for base in node.bases):
             yield file.place(node, node.name)
@@ -204,7 +207,7 @@ ROWS = [
     Row("classes", "<= 600", classes, 920),
     Row("functions of one statement", "<= 1,000", one_statement, 1_800),
     Row("private functions with one caller", "<= 400", called_once, 765),
-    Row("Protocols", "<= 40", protocols, 88),
+    Row("Protocols", "<= 40", protocols, 75),
     Row("definitions of push_pull, pull, idle, upload_opt_state", "<= 24", calls_between_roles, 58),
     Row(f"functions with more than {MOST_PARAMETERS} parameters", "0", many_parameters, 11),
     Row("calls with *(a, b)", "0", packed_calls, 3),

@@ -43,10 +43,10 @@ from hybridsync.interfaces.messages import (
     Welcome,
 )
 from hybridsync.interfaces.phase import Phase
-from hybridsync.interfaces.ports import Answer, ParameterPort, ServerPort, SnapshotLender
+from hybridsync.interfaces.ports import Answer, ParameterPort, ServerPort
 from hybridsync.interfaces.reports import Report, ReportReply
 from hybridsync.transport.grpc.channels import make_server
-from hybridsync.transport.link import ChiefLink
+from hybridsync.transport.link import ChiefLink, SnapshotBackend
 from tests.transport.slab_primary import SlabPrimary
 
 PHASE_ID = PhaseId(3, 2**64 - 1)
@@ -148,7 +148,7 @@ class FakeChief(ChiefLink):
 
 
 @dataclass
-class FakeServer(ServerPort, SnapshotLender, ParameterPort):
+class FakeServer(ServerPort, SnapshotBackend, ParameterPort):
     """A parameter server that answers each push with parameters of its own choice."""
 
     parameters: np.ndarray

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hybridsync.interfaces.messages import Push, PushReply
-from hybridsync.interfaces.ports import Answer, BlockPort, OptimizerPort, ParameterPort
+from hybridsync.interfaces.ports import Answer, OptimizerPort, ParameterPort
 from hybridsync.server.partition import Part
 from hybridsync.transport.buffers import aligned
 from hybridsync.transport.inprocess import InProcessTransport
+from hybridsync.transport.link import ShardBackend
 from hybridsync.transport.own_buffers import BlockCalls, OwnBlocks, OwnParameters, ParameterCalls
 from hybridsync.transport.packed_link import PackedLink
 
@@ -32,7 +33,7 @@ class Block:
 class CopyingBlocks:
     """`BlockCalls` on a server of this process."""
 
-    server: BlockPort
+    server: ShardBackend
     blocks: list[Block] = field(default_factory=list)
 
     def stage(self, push: Push, block: np.ndarray) -> str:

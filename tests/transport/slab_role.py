@@ -10,8 +10,8 @@ import numpy as np
 
 from hybridsync.core.errors import StalePhase
 from hybridsync.interfaces.messages import Push, PushReply
-from hybridsync.interfaces.ports import Answer, BufferView, ParameterPort, SnapshotLender
-from hybridsync.transport.link import Services
+from hybridsync.interfaces.ports import Answer, BufferView, ParameterPort
+from hybridsync.transport.link import Services, SnapshotBackend
 from hybridsync.transport.shared_memory.service import SlabService
 from hybridsync.transport.shared_memory.slabs import SlabMemory
 
@@ -28,7 +28,7 @@ class Lent:
         pass
 
 
-class HoldsPushes(ParameterPort, SnapshotLender):
+class HoldsPushes(ParameterPort, SnapshotBackend):
     """Lends one buffer, and releases no push."""
 
     def __init__(self, memory: SlabMemory) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from hybridsync.core.errors import HybridSyncError
 from hybridsync.core.plan import PhaseId
@@ -20,6 +20,7 @@ from hybridsync.core.units import Range, UnitSet
 from hybridsync.interfaces.messages import Push, PushInUpdate, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.lab.replay.local_workers import Retracer
+from hybridsync.lab.replay.logged_run import LoggedPhase
 from hybridsync.lab.simulator.arithmetic import Arithmetic, State
 from hybridsync.lab.simulator.cluster import Scenario
 from hybridsync.lab.simulator.event_loop import Loop, VirtualClock
@@ -37,29 +38,7 @@ ANSWER_SECS = 0.05
 """Virtual time in which a server that nothing delays has answered a push that it does not hold."""
 
 
-class Logged(Protocol):
-    """One phase of a log (see `hybridsync.lab.replay.logged_run.LoggedPhase`)."""
-
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def spec(self) -> str: ...
-
-    @property
-    def members(self) -> tuple[int, ...]: ...
-
-    @property
-    def shares(self) -> tuple[int, ...]: ...
-
-    @property
-    def entries(self) -> tuple[Entry, ...]: ...
-
-    @property
-    def left(self) -> tuple[tuple[int, int], ...]: ...
-
-
-def follow(run: Run, phases: Sequence[Logged], arithmetic: Arithmetic) -> State:
+def follow(run: Run, phases: Sequence[LoggedPhase], arithmetic: Arithmetic) -> State:
     """Return the state that a logged order leads to.
 
     Args:
@@ -100,7 +79,7 @@ def follow(run: Run, phases: Sequence[Logged], arithmetic: Arithmetic) -> State:
     return simulated.committed_source.read(simulated.committed_source.publish().snapshot_id)
 
 
-def _phase(simulated: SimulatedCluster, logged: Logged, dropped: tuple[Range, ...]) -> Phase:
+def _phase(simulated: SimulatedCluster, logged: LoggedPhase, dropped: tuple[Range, ...]) -> Phase:
     snapshot = simulated.committed_source.publish()
     held = snapshot.held
     return Phase(
@@ -121,7 +100,7 @@ def _phase(simulated: SimulatedCluster, logged: Logged, dropped: tuple[Range, ..
     )
 
 
-def _never_applied(phases: Sequence[Logged]) -> tuple[Range, ...]:
+def _never_applied(phases: Sequence[LoggedPhase]) -> tuple[Range, ...]:
     """Return the units that no update holds, though later ones were issued: they count as dropped."""
     applied = UnitSet((unit, unit + 1) for logged in phases for entry in logged.entries for unit in entry.units)
     issued = max((stop for _, stop in applied.ranges()), default=0)
@@ -133,7 +112,7 @@ def _captured(role: Server | Worker, phase_id: PhaseId) -> tuple[Snapshot, State
     return snapshot, role.read(snapshot.snapshot_id)
 
 
-def _step(worker: Worker, phase: Phase, logged: Logged) -> None:
+def _step(worker: Worker, phase: Phase, logged: LoggedPhase) -> None:
     """Carry out a lock-step phase: every step's total in member order, as its members' collective does it."""
     simulated, replica = worker.simulated, worker.replica
     protocol, arithmetic, num_members = phase.protocol, simulated.arithmetic, len(phase.members)
@@ -149,7 +128,7 @@ def _step(worker: Worker, phase: Phase, logged: Logged) -> None:
         replica.update(entry.units, state, factor, entry.slots)
 
 
-def _retrace(server: Server, phase: Phase, logged: Logged) -> None:
+def _retrace(server: Server, phase: Phase, logged: LoggedPhase) -> None:
     """Carry out a phase whose workers made local updates: the log says who pushed, and who left what behind."""
     simulated, arithmetic, spec = server.simulated, server.simulated.arithmetic, phase.protocol
     start, members = sum(stop - first for first, stop in phase.applied), phase.members
@@ -211,7 +190,7 @@ class _Pushes:
         self._idle: set[int] = set()
         self._failed: list[HybridSyncError] = []
 
-    def offer(self, logged: Logged) -> None:
+    def offer(self, logged: LoggedPhase) -> None:
         """Offer them all, each once the one before was answered or is held."""
         last_use = {version: entry.sequence for entry in logged.entries for version in entry.versions}
         for worker in self._phase.members:
@@ -288,7 +267,7 @@ class _Pushes:
             self._versions[answer.sequence] = parameters
 
 
-def _compare(written: Sequence[Entry], logged: Logged) -> None:
+def _compare(written: Sequence[Entry], logged: LoggedPhase) -> None:
     for ours, theirs in zip(written, logged.entries, strict=False):
         if ours != theirs:
             raise HybridSyncError(f"the simulator made {ours} of the logged {theirs}; the log is of another protocol")

@@ -9,7 +9,8 @@ from hybridsync.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from hybridsync.security.keyring import Keyring
-    from hybridsync.transport.link import HeadTransport, Transport
+    from hybridsync.transport.grpc.transport import GrpcTransport
+    from hybridsync.transport.link import Transport
 
 AUTO, GRPC, SHARED_MEMORY, TCP = "auto", "grpc", "shm", "tcp"
 CHOICES = (AUTO, GRPC, SHARED_MEMORY, TCP)
@@ -29,7 +30,7 @@ def transport_of(kind: str, keys: Keyring) -> Transport:
     return {GRPC: _grpc, SHARED_MEMORY: _shared_memory, TCP: _tcp}[kind](keys)
 
 
-def head_transport(keys: Keyring) -> HeadTransport:
+def head_transport(keys: Keyring) -> GrpcTransport:
     """Return how the agents of a run's hosts reach its head: by certificates alone.
 
     Args:

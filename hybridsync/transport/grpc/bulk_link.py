@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from hybridsync.core.errors import InvalidMessage
 from hybridsync.security.identity import MEMBER, Identity
@@ -30,32 +30,17 @@ class Place:
     key: bytes = field(repr=False)
 
 
-class BulkPort(Protocol):
-    """Expects connections."""
-
-    def open(self, num_sockets: int, caller: Identity | None) -> Place:
-        """Expect a connection of so many sockets.
-
-        Args:
-          num_sockets: number of sockets of the connection.
-          caller: identity of the caller, which may make no other calls on it than over gRPC; None without certificates.
-
-        Raises:
-          WaitTimeout: no place is free.
-          RoleLost: the role is stopping.
-        """
-        ...
-
-
 class BulkLinkServicer(Servicer):
     """Serves places for connections.
 
     Args:
-      backend: is called by several threads at a time.
+      expect: expects a connection of so many sockets, and returns its place. The connection may make no other calls
+        than its caller may over gRPC, whose identity is None without certificates. Several threads call it at a time.
+        It raises WaitTimeout if no place is free, and RoleLost if the role is stopping.
     """
 
-    def __init__(self, backend: BulkPort) -> None:
-        self._backend = backend
+    def __init__(self, expect: Callable[[int, Identity | None], Place]) -> None:
+        self._expect = expect
         super().__init__("BulkLink", unary={}, with_caller={"Open": self._open})
 
     def _open(self, request: pb.OpenRequest, caller: Identity | None) -> pb.OpenReply:
@@ -63,7 +48,7 @@ class BulkLinkServicer(Servicer):
             raise InvalidMessage(
                 f"a connection of {request.num_sockets} sockets was asked for; ask for 1 to {MOST_SOCKETS}"
             )
-        place = self._backend.open(request.num_sockets, caller)
+        place = self._expect(request.num_sockets, caller)
         return pb.OpenReply(port=place.port, connection_id=place.connection_id, key=place.key)
 
 

@@ -92,11 +92,21 @@ class GrpcTransport:
         return _Serving(lambda at: make_server(handlers, at, calls, interceptors, self._keys), address)
 
     def serve_head(self, head: HeadPort, address: str, calls: int, admit: Admit = admit_all) -> Serving:
-        """See `HeadTransport.serve_head`."""
+        """Serve the head of a run on several hosts, for the agents of its hosts.
+
+        Args:
+          head: the head, called by several threads at a time.
+          address: address to serve at; a part of it may be chosen, and the whole is returned.
+          calls: maximum number of calls at a time: three for each agent.
+          admit: decides by the certificate of each call whether the caller is refused.
+
+        Raises:
+          AddressError: the head cannot be served there.
+        """
         return _Serving(lambda at: make_server([HeadServicer(head)], at, calls, keys=self._keys, admit=admit), address)
 
     def head(self, address: str) -> HeadLink:
-        """See `HeadTransport.head`."""
+        """Return the way to a head, which may start later."""
         return HeadClient(address, self._keys)
 
     def chief(self, address: str, deadline_secs: float) -> ChiefLink:

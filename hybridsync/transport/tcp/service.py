@@ -110,7 +110,7 @@ class TcpService(LinkService):
         self.start()
 
     def open(self, num_sockets: int, caller: Identity | None = None) -> Place:
-        """See `BulkPort.open`; RoleLost also if the accepting thread has ended."""
+        """Expect a connection for `BulkLinkServicer`; RoleLost also if the accepting thread has ended."""
         self._make_room()
         now = SYSTEM_CLOCK.monotonic()
         key = HandshakeKey(secrets.token_bytes(ID_BYTES), secrets.token_bytes(KEY_BYTES))

@@ -31,7 +31,7 @@ class TcpTransport(TransportBesideGrpc):
         """
         bulk = TcpService(services, bulk_host(address), calls + READERS)
         try:
-            control = self._control.serve(services, address, calls, watchdog, [BulkLinkServicer(bulk)])
+            control = self._control.serve(services, address, calls, watchdog, [BulkLinkServicer(bulk.open)])
         except BaseException:
             bulk.stop()
             raise

@@ -12,13 +12,14 @@ import pytest
 
 from hybridsync.config import PolicyConfig, RunConfig
 from hybridsync.core.errors import Diverged, HybridSyncError
-from hybridsync.lab.replay.logged_run import read_record
+from hybridsync.lab.replay.logged_run import LoggedPhase, read_record
 from hybridsync.lab.replay.verdict import compare
 from hybridsync.lab.simulator.cluster import Cluster, Device, Scenario
 from hybridsync.lab.simulator.event_loop import Loop, VirtualClock
 from hybridsync.lab.simulator.gradients import RealArithmetic, evaluator
 from hybridsync.lab.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.lab.testing.log_order import follow
+from hybridsync.storage.apply_log_entries import Entry
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.trainer import Trainer
 from hybridsync.training.buffer_layout import fingerprint
@@ -100,11 +101,15 @@ def test_a_real_runs_order_of_updates_leads_the_simulator_to_its_bits(tmp_path: 
     assert difference is None, str(difference)
 
 
+def logged(number: int, spec: str, members: tuple[int, ...], entries: tuple[Entry, ...]) -> LoggedPhase:
+    return LoggedPhase(number, spec, members, device_choice=0, runtime="simulated", fingerprint="", entries=entries)
+
+
 def test_a_simulated_runs_order_leads_to_its_bits() -> None:
     run = run_of("asp", workers=4)
     simulated = simulate(run, logs_updates=True)
     assert max(entry.sequence - 1 - entry.base for entry in simulated.log) >= 3, "nothing was stale"
-    phase = Phase(1, "asp", (0, 1, 2, 3), tuple(simulated.log))
+    phase = logged(1, "asp", (0, 1, 2, 3), tuple(simulated.log))
     assert fingerprint(follow(run, [phase], RealArithmetic(run))) == fingerprint(simulated.final)
 
 
@@ -114,7 +119,7 @@ def test_a_simulated_runs_order_leads_to_its_bits() -> None:
 def test_the_order_of_pushes_that_are_held_leads_to_its_bits(spec: str) -> None:
     run = run_of(spec, workers=4)
     simulated = simulate(run, logs_updates=True)
-    phase = Phase(1, spec, (0, 1, 2, 3), tuple(simulated.log))
+    phase = logged(1, spec, (0, 1, 2, 3), tuple(simulated.log))
     assert fingerprint(follow(run, [phase], RealArithmetic(run))) == fingerprint(simulated.final)
 
 
@@ -123,24 +128,14 @@ def test_an_order_that_the_protocol_does_not_have_is_refused() -> None:
     log = simulate(run, logs_updates=True).log
     log[10] = dataclasses.replace(log[10], rate=0.5)
     with pytest.raises(HybridSyncError, match="another protocol"):
-        follow(run, [Phase(1, "asp", (0, 1, 2, 3), tuple(log))], RealArithmetic(run))
+        follow(run, [logged(1, "asp", (0, 1, 2, 3), tuple(log))], RealArithmetic(run))
 
 
 def test_an_order_of_more_workers_than_there_were_is_refused() -> None:
     run = run_of("asp", workers=4)
     log = simulate(run, logs_updates=True).log
     with pytest.raises(HybridSyncError, match="all of the 1 members had newer ones"):
-        follow(run, [Phase(1, "asp", (0,), tuple(log))], RealArithmetic(run))
-
-
-@dataclasses.dataclass(frozen=True)
-class Phase:
-    number: int
-    spec: str
-    members: tuple[int, ...]
-    entries: tuple[Any, ...]
-    left: tuple[tuple[int, int], ...] = ()
-    shares: tuple[int, ...] = ()
+        follow(run, [logged(1, "asp", (0,), tuple(log))], RealArithmetic(run))
 
 
 def spoiled(every: int) -> Task:
@@ -162,7 +157,7 @@ def test_units_that_are_not_finite_are_dropped_and_others_take_their_place(plan:
     assert counts.applied == 90
     assert counts.dropped > 3
     phases = [  # a lock-step phase that ends short is entered again
-        Phase(phase_id, plan, (0, 1, 2, 3), tuple(entry for entry in simulated.log if entry.phase == phase_id))
+        logged(phase_id, plan, (0, 1, 2, 3), tuple(entry for entry in simulated.log if entry.phase == phase_id))
         for phase_id in sorted({entry.phase for entry in simulated.log})
     ]
     assert fingerprint(follow(run, phases, RealArithmetic(run))) == fingerprint(simulated.final)
