@@ -16,9 +16,9 @@ from pathlib import Path
 
 from benchmarks.jobs import DIGITS, Row, load, report, train
 from hybridsync.config import apply_overrides, load_config
-from hybridsync.simulator.calibration import fit, read_measured
-from hybridsync.simulator.cluster import Scenario
-from hybridsync.simulator.simulation import simulate, sizes_of
+from hybridsync.lab.simulator.calibration import fit, read_measured
+from hybridsync.lab.simulator.cluster import Scenario
+from hybridsync.lab.simulator.simulation import simulate, sizes_of
 from hybridsync.training.run import Run
 
 

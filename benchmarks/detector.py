@@ -33,9 +33,9 @@ from benchmarks.virtual import SIZES, quiet, simulated
 from configs import tally
 from hybridsync.config import PolicyConfig, RunConfig
 from hybridsync.core.clock import Clock
+from hybridsync.lab.simulator.arithmetic import Weightless
+from hybridsync.lab.simulator.cluster import Cluster, Device, Scenario, Slow
 from hybridsync.policies.straggler_detector import WINDOW, Detector, PaperRule, RobustRule, Rule
-from hybridsync.simulator.arithmetic import Weightless
-from hybridsync.simulator.cluster import Cluster, Device, Scenario, Slow
 from hybridsync.telemetry.events import NullEventLog, read_events
 from hybridsync.telemetry.metrics import METRICS_FILE
 from hybridsync.training.run import Run

@@ -23,8 +23,8 @@ from typing import Any
 from benchmarks.virtual import quiet, simulated
 from hybridsync.config import RunConfig, apply_overrides
 from hybridsync.core.errors import Diverged, HybridSyncError
-from hybridsync.simulator.cluster import Cluster, Device, Scenario
-from hybridsync.simulator.gradients import RealArithmetic, evaluator
+from hybridsync.lab.simulator.cluster import Cluster, Device, Scenario
+from hybridsync.lab.simulator.gradients import RealArithmetic, evaluator
 from hybridsync.training.run import Run
 
 SCENARIO = Scenario(cluster=Cluster(devices=(Device(0.05, spread=0.2),)))

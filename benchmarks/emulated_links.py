@@ -27,11 +27,11 @@ from pathlib import Path
 
 from benchmarks.jobs import DIGITS, Row, load, report, train
 from hybridsync.config import apply_overrides, load_config
+from hybridsync.lab.report.stalls import UPDATES
+from hybridsync.lab.simulator.calibration import fit, read_measured
+from hybridsync.lab.simulator.cluster import Cluster, Costs, Device, Link, Scenario
+from hybridsync.lab.simulator.simulation import simulate, sizes_of
 from hybridsync.protocols import parse
-from hybridsync.report.stalls import UPDATES
-from hybridsync.simulator.calibration import fit, read_measured
-from hybridsync.simulator.cluster import Cluster, Costs, Device, Link, Scenario
-from hybridsync.simulator.simulation import simulate, sizes_of
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.timeline import TIMELINE_FILE
 from hybridsync.training.run import Run

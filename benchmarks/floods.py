@@ -25,8 +25,7 @@ from benchmarks.flooder import Targets
 from benchmarks.jobs import ROOT, Row, load, report
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.interfaces.ports import CommandPort
-from hybridsync.runtime.control_file import read_control
-from hybridsync.runtime.running_run import command_port
+from hybridsync.runtime.control_file import command_port, read_control
 from hybridsync.security.certificates import Authority
 from hybridsync.security.identity import HEAD, HOST
 from hybridsync.telemetry.events import read_events

@@ -14,8 +14,8 @@ import json
 
 from benchmarks.virtual import seconds_of
 from hybridsync.config import RunConfig
-from hybridsync.simulator.arithmetic import Sizes
-from hybridsync.simulator.cluster import Cluster, Device, Link, Scenario, Slow
+from hybridsync.lab.simulator.arithmetic import Sizes
+from hybridsync.lab.simulator.cluster import Cluster, Device, Link, Scenario, Slow
 
 NUM_WORKERS, WORKLOAD = 8, 4000
 FACTOR = 5.0

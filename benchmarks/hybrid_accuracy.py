@@ -24,8 +24,8 @@ from benchmarks.virtual import quiet, simulated
 from configs import digits_async_hurts as job
 from hybridsync.config import apply_overrides
 from hybridsync.core.errors import Diverged, HybridSyncError
-from hybridsync.simulator.cluster import Cluster, Device, Scenario
-from hybridsync.simulator.gradients import RealArithmetic, evaluator
+from hybridsync.lab.simulator.cluster import Cluster, Device, Scenario
+from hybridsync.lab.simulator.gradients import RealArithmetic, evaluator
 from hybridsync.training.run import Run
 
 PLANS = ("bsp", "asp", "bsp:12.5%,asp", "asp:12.5%,bsp")

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hybridsync.report.stalls import UPDATES
+from hybridsync.lab.report.stalls import UPDATES
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.summary import read_summary
 from hybridsync.telemetry.timeline import TIMELINE_FILE

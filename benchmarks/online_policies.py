@@ -31,7 +31,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from benchmarks.jobs import Row, load, phase_rates, report, train
 from benchmarks.virtual import quiet, seconds_of
 from hybridsync.config import EmulationConfig, PolicyConfig, RunConfig
-from hybridsync.simulator.cluster import Cluster, Costs, Device, Scenario
+from hybridsync.lab.simulator.cluster import Cluster, Costs, Device, Scenario
 from hybridsync.telemetry.events import read_events
 
 Online = Literal["baseline", "greedy", "elastic", "rebalance"]

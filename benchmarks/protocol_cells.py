@@ -31,9 +31,9 @@ from benchmarks.jobs import Row, load, report, train
 from benchmarks.meter import Meter, loopback_capacity
 from hybridsync import protocols
 from hybridsync.config import RunConfig, apply_overrides, load_config
-from hybridsync.report.stalls import UPDATES
-from hybridsync.simulator.cluster import Cluster, Costs, Device, Link, Scenario
-from hybridsync.simulator.simulation import simulate
+from hybridsync.lab.report.stalls import UPDATES
+from hybridsync.lab.simulator.cluster import Cluster, Costs, Device, Link, Scenario
+from hybridsync.lab.simulator.simulation import simulate
 from hybridsync.storage.jsonl import read_lines
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.metrics import METRICS_FILE

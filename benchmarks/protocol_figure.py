@@ -12,7 +12,8 @@ from html import escape
 from importlib.resources import files
 
 from benchmarks.protocol_timeline import FAST_SECS, NUM_WORKERS, SLOW_SECS, Stretch, Timeline
-from hybridsync.report.scales import Axis, duration, time_axis
+from hybridsync.core.counted import duration
+from hybridsync.lab.report.scales import Axis, time_axis
 
 LEFT, WIDTH, RIGHT = 106.0, 940.0, 12.0
 TOP, LANE, COMPUTE, TRANSFER = 52.0, 38.0, 17.0, 8.0
@@ -56,7 +57,7 @@ def draw(timeline: Timeline, secs: float) -> str:
 @cache
 def palette() -> dict[str, tuple[str, str]]:
     """Return the colours of the report's page by their names, in light and in dark."""
-    text = files("hybridsync.report").joinpath("page.css").read_text(encoding="utf-8")
+    text = files("hybridsync.lab.report").joinpath("page.css").read_text(encoding="utf-8")
     found = re.findall(r"--(\w+): light-dark\((#\w+), (#\w+)\);", text)
     return {name: (light, dark) for name, light, dark in found}
 

@@ -18,13 +18,13 @@ from hybridsync.config import RunConfig
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report, Span
+from hybridsync.lab.simulator.arithmetic import Sizes, Weightless
+from hybridsync.lab.simulator.cluster import Cluster, Device, Link, Scenario
+from hybridsync.lab.simulator.event_loop import Loop, VirtualClock
+from hybridsync.lab.simulator.simulated_cluster import SimulatedCluster
+from hybridsync.lab.simulator.simulated_process import Process
+from hybridsync.lab.simulator.watch import Units, Watch
 from hybridsync.protocols.modes import GROUP
-from hybridsync.simulator.arithmetic import Sizes, Weightless
-from hybridsync.simulator.cluster import Cluster, Device, Link, Scenario
-from hybridsync.simulator.event_loop import Loop, VirtualClock
-from hybridsync.simulator.simulated_cluster import SimulatedCluster
-from hybridsync.simulator.simulated_process import Process
-from hybridsync.simulator.watch import Units, Watch
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.training.run import Run
 

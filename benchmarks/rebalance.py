@@ -23,9 +23,9 @@ from benchmarks.virtual import quiet, seconds_of, simulated
 from configs import digits_async_hurts, digits_mlp
 from hybridsync.config import PolicyConfig, RunConfig
 from hybridsync.core.errors import HybridSyncError
+from hybridsync.lab.simulator.cluster import Cluster, Device, Scenario, Slow
+from hybridsync.lab.simulator.gradients import RealArithmetic, evaluator
 from hybridsync.policies.step_shares import shares
-from hybridsync.simulator.cluster import Cluster, Device, Scenario, Slow
-from hybridsync.simulator.gradients import RealArithmetic, evaluator
 from hybridsync.training.run import Run
 
 WORKERS = 8

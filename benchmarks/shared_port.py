@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from benchmarks.virtual import quiet, simulated
 from configs import tally
 from hybridsync.config import RunConfig
-from hybridsync.simulator.arithmetic import Sizes, Weightless
-from hybridsync.simulator.cluster import Cluster, Costs, Device, Link, Scenario
+from hybridsync.lab.simulator.arithmetic import Sizes, Weightless
+from hybridsync.lab.simulator.cluster import Cluster, Costs, Device, Link, Scenario
 from hybridsync.training.run import Run
 
 NUM_WORKERS = 8

@@ -41,10 +41,10 @@ from heapq import heappop, heappush
 from random import Random
 
 from configs import tally
-from hybridsync.simulator.arithmetic import Sizes, Weightless
-from hybridsync.simulator.cluster import Cluster, Costs, Device, Link, Scenario
-from hybridsync.simulator.event_loop import Loop, VirtualClock
-from hybridsync.simulator.simulated_cluster import SimulatedCluster
+from hybridsync.lab.simulator.arithmetic import Sizes, Weightless
+from hybridsync.lab.simulator.cluster import Cluster, Costs, Device, Link, Scenario
+from hybridsync.lab.simulator.event_loop import Loop, VirtualClock
+from hybridsync.lab.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.training.run import Run
 

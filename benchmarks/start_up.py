@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.jobs import Row, load, report, train
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.report.stalls import UPDATES
+from hybridsync.lab.report.stalls import UPDATES
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.timeline import TIMELINE_FILE
 

@@ -3,7 +3,7 @@
 With workdirs of runs, prints their switches from timeline.json and events.jsonl. Without, first makes two
 runs with real processes and many switches between BSP and ASP, in both directions: digits, and an MLP of 25
 million parameters with momentum, little compute in either. A switch's stall is what
-`hybridsync.report.stalls` says; compiling is to happen before it, so the longest compile time of a
+`hybridsync.lab.report.stalls` says; compiling is to happen before it, so the longest compile time of a
 switch, which counts what the phase's entry waited for, is held against 0. Checkpoints of the large model
 have 200 MB; a switch waits until the one before has been committed, which is no part of its stall.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.jobs import DIGITS, Row, load, report, train
 from hybridsync.core.errors import HybridSyncError
-from hybridsync.report.stalls import SwitchStall, percentile, read_stalls
+from hybridsync.lab.report.stalls import SwitchStall, percentile, read_stalls
 
 SYNTHETIC = "configs/synthetic.py"
 LARGE = ("--set", "model.hidden=4096,3072", "--set", "unit_size=4")

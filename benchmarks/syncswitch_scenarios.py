@@ -31,9 +31,9 @@ from configs import tally
 from configs.scenarios import syncswitch_1, syncswitch_2
 from hybridsync.config import PolicyConfig, RunConfig
 from hybridsync.core.clock import Clock
-from hybridsync.simulator.arithmetic import Weightless
-from hybridsync.simulator.cluster import Scenario
-from hybridsync.simulator.colocated import Colocated
+from hybridsync.lab.simulator.arithmetic import Weightless
+from hybridsync.lab.simulator.cluster import Scenario
+from hybridsync.lab.simulator.colocated import Colocated
 from hybridsync.telemetry.events import Events, NullEventLog
 from hybridsync.training.run import Run
 

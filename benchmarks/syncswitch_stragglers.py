@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from benchmarks.syncswitch_times import fitted
 from benchmarks.virtual import seconds_of
 from hybridsync.config import RunConfig
-from hybridsync.simulator.cluster import Cluster, Colocated, Scenario, Slow
+from hybridsync.lab.simulator.cluster import Cluster, Colocated, Scenario, Slow
 
 WORKERS = 8
 STEP_SECS, UNIT_SECS = 10_532.1 * WORKERS / 64_000, 1_598.1 * WORKERS / 64_000
@@ -73,7 +73,7 @@ def workers_alone(times: float) -> Callable[[Cluster, Case], Scenario]:
 
 
 def colocated(round_trips: float, recovery: float, incast: float) -> Callable[[Cluster, Case], Scenario]:
-    """Return the model of machines that are worker and server (see `hybridsync.simulator.cluster.Colocated`)."""
+    """Return the model of machines that are worker and server (see `hybridsync.lab.simulator.cluster.Colocated`)."""
 
     def scenario(cluster: Cluster, case: Case) -> Scenario:
         late = (case.secs,) * case.machines + (0.0,) * (WORKERS - case.machines)

@@ -28,8 +28,8 @@ from benchmarks.published_runs import LOCK_STEP, Times, read_means, time_of
 from benchmarks.virtual import seconds_of
 from hybridsync.config import RunConfig
 from hybridsync.core.errors import ConfigError, HybridSyncError
-from hybridsync.policies.search_rules import percent, plan_of
-from hybridsync.simulator.cluster import Cluster, Costs, Device, Link, Scenario
+from hybridsync.lab.simulator.cluster import Cluster, Costs, Device, Link, Scenario
+from hybridsync.lab.tuning.search_rules import percent, plan_of
 
 WORKLOAD = 64_000
 UNIT_SIZE = 128

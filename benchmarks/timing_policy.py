@@ -29,7 +29,7 @@ from random import Random
 
 from benchmarks.published_runs import LOCK_STEP, Made, Runs, read_runs, time_of
 from hybridsync.core.errors import ConfigError, HybridSyncError
-from hybridsync.policies.search_rules import Outcome, Rules, advance, percent
+from hybridsync.lab.tuning.search_rules import Outcome, Rules, advance, percent
 
 FEW = 3
 """A share with fewer runs than this borrows its neighbours'."""

@@ -9,10 +9,10 @@ from typing import Any
 from configs import tally
 from hybridsync.config import CheckpointConfig, RunConfig, TelemetryConfig
 from hybridsync.core.clock import Clock
-from hybridsync.simulator.arithmetic import Arithmetic, Sizes, Weightless
-from hybridsync.simulator.cluster import Scenario
-from hybridsync.simulator.event_loop import Loop, VirtualClock
-from hybridsync.simulator.simulated_cluster import SimulatedCluster
+from hybridsync.lab.simulator.arithmetic import Arithmetic, Sizes, Weightless
+from hybridsync.lab.simulator.cluster import Scenario
+from hybridsync.lab.simulator.event_loop import Loop, VirtualClock
+from hybridsync.lab.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.telemetry.events import Events
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from hybridsync.core.errors import HybridSyncError
     from hybridsync.core.plan import Plan
     from hybridsync.interfaces.callbacks import Callback
-    from hybridsync.report.history import RunHistory
-    from hybridsync.report.results import Comparison, compare, read_run
+    from hybridsync.lab.report.history import RunHistory
+    from hybridsync.lab.report.results import Comparison, compare, read_run
+    from hybridsync.lab.tuning.embedded import tune
     from hybridsync.telemetry.trackers import MLflow, WandB
     from hybridsync.trainer import FitResult, Trainer
     from hybridsync.training.optimizer import Optimizer
     from hybridsync.training.task import Task
-    from hybridsync.tuning.embedded import tune
     from hybridsync.workdir.export import export
     from hybridsync.workdir.keep_best import KeepBest
 
@@ -50,16 +50,16 @@ _HOMES = {
     "MLflow": "telemetry.trackers",
     "Optimizer": "training.optimizer",
     "Plan": "core.plan",
-    "RunHistory": "report.history",
+    "RunHistory": "lab.report.history",
     "Task": "training.task",
     "FitResult": "trainer",
     "Trainer": "trainer",
-    "Comparison": "report.results",
-    "compare": "report.results",
+    "Comparison": "lab.report.results",
+    "compare": "lab.report.results",
     "export": "workdir.export",
-    "read_run": "report.results",
+    "read_run": "lab.report.results",
     "WandB": "telemetry.trackers",
-    "tune": "tuning.embedded",
+    "tune": "lab.tuning.embedded",
 }
 
 __all__ = [

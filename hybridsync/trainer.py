@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import count
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from absl import logging
 
@@ -36,24 +36,25 @@ from hybridsync.devices.placement import local_devices
 from hybridsync.interfaces.callbacks import Callback, checked_callbacks
 from hybridsync.interfaces.commands import SwitchReply, SwitchRequest
 from hybridsync.phases.reporter import Hook
-from hybridsync.report.history import RunHistory, history_of
-from hybridsync.report.model import Record
-from hybridsync.report.results import read_run
-from hybridsync.runtime.compilations import Compilations
+from hybridsync.runtime.end_signals import handled_by_default
 from hybridsync.runtime.inprocess import InProcess
-from hybridsync.runtime.role_signals import handled_by_default
+from hybridsync.runtime.role.compilations import Compilations
 from hybridsync.storage.jsonl import plain
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.telemetry.progress import open_progress
 from hybridsync.telemetry.recorder import RecordedLines, Recorder
+from hybridsync.telemetry.run_record import Record
 from hybridsync.telemetry.summary import Summary, Units
 from hybridsync.training.optimizer import Optimizer
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
 from hybridsync.training.task import Task
-from hybridsync.workdir.auto_plan import is_auto, job_of_run, recall
+from hybridsync.workdir.auto_plan import planned
 from hybridsync.workdir.opening import AlreadyCompleted, Resume, open_run
 from hybridsync.workdir.resuming import Allowed
+
+if TYPE_CHECKING:
+    from hybridsync.lab.report.history import RunHistory
 
 LOOK_SECS = 1.0
 """Between two looks at whether a run whose metrics are waited for has ended."""
@@ -129,6 +130,9 @@ class FitResult:
         Raises:
           WorkdirError: as `hybridsync.read_run`, where the run had a workdir.
         """
+        from hybridsync.lab.report.history import history_of  # a run does not load the lab
+        from hybridsync.lab.report.results import read_run
+
         return read_run(self.record) if isinstance(self.record, Path) else history_of(self.record)
 
     @property
@@ -198,7 +202,10 @@ class Trainer:
             file=_path(file),
             callbacks=checked_callbacks(callbacks, "callbacks"),
         )
-        self._run = _planned(run, _path(history))
+        config = planned(
+            config, run, lambda about: logging.info("%s", about), history=_path(history), workdir=run.workdir
+        )
+        self._run = dataclasses.replace(run, config=config)
         self._run.check()
         if resume not in get_args(Resume):
             raise ConfigError(f"resume must be one of {', '.join(get_args(Resume))}, got {resume!r}; correct it")
@@ -418,17 +425,6 @@ def _received(metrics: queue.Queue[Metrics | None], fitted: Future[FitResult]) -
         if newest is None:
             return
         yield newest
-
-
-def _planned(run: Run, history: Path | None) -> Run:
-    """Return the run with its plan written out, where that is "auto"."""
-    if not is_auto(run.config):
-        return run
-    lock_step = dataclasses.replace(run, config=dataclasses.replace(run.config, plan="bsp"))
-    lock_step.check()  # before its task is looked at
-    recalled = recall(run.config, job_of_run(lock_step), history=history, workdir=run.workdir, file=run.file)
-    logging.info("%s", recalled.about)
-    return dataclasses.replace(run, config=recalled.config)
 
 
 def _record(run: Run, lines: RecordedLines, summary: Summary) -> Record:

@@ -19,7 +19,7 @@ from typing import TextIO
 
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock
 from hybridsync.core.work_deadlines import COMPILE_SECS, Overdue, Piece
-from hybridsync.runtime import watchdog
+from hybridsync.runtime.role import watchdog
 
 __all__ = ["Watchdog"]
 

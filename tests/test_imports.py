@@ -15,30 +15,38 @@ HEAVY = ("jax", "flax", "optax", "orbax", "grain", "sklearn")
 PURE_PACKAGES = ("hybridsync.protocols", "hybridsync.policies", "hybridsync.config")
 PURE_MODULES = (
     "hybridsync",
-    "hybridsync.workdir.auto_plan",
+    "hybridsync.lab.tuning.auto_plan",
     "hybridsync.chief.ledger",
     "hybridsync.core.clock",
     "hybridsync.storage.durable",
     "hybridsync.core.errors",
-    "hybridsync.storage.job_history",
+    "hybridsync.lab.tuning.job_history",
     "hybridsync.interfaces.messages",
     "hybridsync.core.plan",
     "hybridsync.interfaces.ports",
     "hybridsync.phases.state_machine",
     "hybridsync.telemetry.recorder",
-    "hybridsync.report.results",
-    "hybridsync.report.page",
-    "hybridsync.report.reading",
-    "hybridsync.report.stalls",
-    "hybridsync.tuning.process_runner",
-    "hybridsync.tuning.session",
+    "hybridsync.lab.report.results",
+    "hybridsync.lab.report.page",
+    "hybridsync.lab.report.reading",
+    "hybridsync.lab.report.stalls",
+    "hybridsync.lab.tuning.process_runner",
+    "hybridsync.lab.tuning.session",
     "hybridsync.core.units",
 )
 
 
 def _loaded_by(program: str) -> list[str]:
     """Run `program` in a fresh interpreter and return which heavy packages it has loaded."""
-    report = f"\nimport json, sys\nprint(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
+    return _printed_by(program, f"[name for name in {HEAVY!r} if name in sys.modules]")
+
+
+def _loaded_of_the_lab(program: str) -> list[str]:
+    return _printed_by(program, "[name for name in sys.modules if name.startswith('hybridsync.lab')]")
+
+
+def _printed_by(program: str, names: str) -> list[str]:
+    report = f"\nimport json, sys\nprint(json.dumps({names}))"
     done = subprocess.run(
         [sys.executable, "-c", program + report],
         cwd=ROOT,
@@ -61,15 +69,15 @@ def _modules(package: str) -> list[str]:
 
 def test_a_worker_and_a_server_load_no_orbax_so_that_a_new_process_is_there_soon() -> None:
     for role in ("worker", "server"):
-        assert "orbax" not in _loaded_by(f"import hybridsync.runtime.{role}_main"), role
+        assert "orbax" not in _loaded_by(f"import hybridsync.runtime.role.{role}_main"), role
 
 
 def test_the_whole_pure_layer_and_the_supervisor_load_no_jax() -> None:
     modules = [
         *PURE_MODULES,
-        "hybridsync.runtime.agent_connection",
-        "hybridsync.runtime.agent_sessions",
-        "hybridsync.runtime.supervisor",
+        "hybridsync.runtime.agent.agent_connection",
+        "hybridsync.runtime.supervisor.agent_sessions",
+        "hybridsync.runtime.supervisor.supervisor",
         "hybridsync.transport.grpc.transport",
         *(name for package in PURE_PACKAGES for name in _modules(package)),
     ]
@@ -79,6 +87,20 @@ def test_the_whole_pure_layer_and_the_supervisor_load_no_jax() -> None:
 @pytest.mark.parametrize("launcher", ["simulate", "train", "tune"])
 def test_a_launcher_loads_no_jax_before_it_has_something_to_compute(launcher: str) -> None:
     assert _loaded_by(f"import hybridsync.cli.{launcher}") == []
+
+
+@pytest.mark.parametrize("program", ["trainer", "cli.train", "cli.host", "cli.status"])
+def test_a_training_run_loads_no_lab(program: str) -> None:
+    assert _loaded_of_the_lab(f"import hybridsync.{program}, hybridsync.runtime.inprocess") == []
+
+
+def test_the_roles_of_a_run_load_no_lab() -> None:
+    roles = ("supervisor", "chief_main", "server_main", "worker_main")
+    assert _loaded_of_the_lab("\n".join(f"import hybridsync.runtime.{role}" for role in roles)) == []
+
+
+def test_the_question_would_notice_the_lab() -> None:
+    assert "hybridsync.lab.report.results" in _loaded_of_the_lab("import hybridsync\nhybridsync.read_run")
 
 
 def test_the_question_would_notice_jax() -> None:

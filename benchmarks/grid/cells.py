@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from hybridsync.core.errors import ConfigError
-from hybridsync.simulator.cluster import Cluster, Device, Link, Scenario, Slow
+from hybridsync.lab.simulator.cluster import Cluster, Device, Link, Scenario, Slow
 
 WORKERS = 8
 COMPUTE_SECS, SPREAD = 0.05, 0.2

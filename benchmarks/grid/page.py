@@ -11,10 +11,10 @@ from benchmarks.grid.cells import PROTOCOLS, Outcome
 from benchmarks.grid.table import HEAD, NOTE, cells, titled
 from benchmarks.jobs import Row
 from benchmarks.protocol_cells import CLAIMS, CellResult
-from hybridsync.report.charts import NUM_COLORS, STYLES, Chart, Line, draw
-from hybridsync.report.page import document, heading, section
-from hybridsync.report.scales import number
-from hybridsync.report.tables import table
+from hybridsync.lab.report.charts import NUM_COLORS, STYLES, Chart, Line, draw
+from hybridsync.lab.report.page import document, heading, section
+from hybridsync.lab.report.scales import number
+from hybridsync.lab.report.tables import table
 
 TITLE = "Protocols, simulated with real gradients"
 NO_CELLS: Mapping[str, CellResult] = {}

@@ -20,9 +20,9 @@ from benchmarks.virtual import quiet, simulated
 from configs import digits_async_hurts as job
 from hybridsync import protocols
 from hybridsync.core.errors import Diverged, HybridSyncError
+from hybridsync.lab.simulator.event_loop import Loop
+from hybridsync.lab.simulator.gradients import RealArithmetic, evaluator
 from hybridsync.protocols.base import FLOAT32
-from hybridsync.simulator.event_loop import Loop
-from hybridsync.simulator.gradients import RealArithmetic, evaluator
 from hybridsync.storage.jsonl import encode
 from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.run import Run

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.jobs import SKIPPED_SHARE
-from hybridsync.report.scales import number
+from hybridsync.lab.report.scales import number
 
 
 @dataclass(frozen=True)

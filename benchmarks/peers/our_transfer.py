@@ -33,7 +33,7 @@ from hybridsync.data import TallySource
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import Answer
-from hybridsync.runtime.server_main import warm_up
+from hybridsync.runtime.role.server_main import warm_up
 from hybridsync.runtime.wiring.transport import SHARED_MEMORY, transport_of
 from hybridsync.security.keyring import Keyring
 from hybridsync.server.endpoint import Endpoint

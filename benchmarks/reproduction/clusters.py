@@ -8,8 +8,8 @@ from functools import cache
 from benchmarks.grid.cells import Cell, scenario
 from benchmarks.syncswitch_stragglers import STEP_SECS, UNIT_SECS
 from benchmarks.syncswitch_times import fitted
-from hybridsync.simulator.arithmetic import Sizes
-from hybridsync.simulator.cluster import Cluster, Death, Device, Link, Scenario, Slow
+from hybridsync.lab.simulator.arithmetic import Sizes
+from hybridsync.lab.simulator.cluster import Cluster, Death, Device, Link, Scenario, Slow
 
 
 @dataclass(frozen=True)

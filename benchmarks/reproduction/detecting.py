@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.detector import RULES, Kind, RuleName, Score, drawn, in_a_run
 from benchmarks.jobs import DIGITS, load, train
 from benchmarks.reproduction.definition import Given, Row
-from hybridsync.report.stalls import read_stalls
+from hybridsync.lab.report.stalls import read_stalls
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from benchmarks.reproduction.definition import Given
 from benchmarks.virtual import quiet
 from hybridsync.config import RunConfig, apply_overrides, load_config
 from hybridsync.config.loading import LoadedConfig
-from hybridsync.simulator.gradients import evaluator
+from hybridsync.lab.simulator.gradients import evaluator
 from hybridsync.training.run import Run
 
 PUBLISHED_SCHEDULE = (

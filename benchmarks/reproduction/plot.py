@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from html import escape
 
 from benchmarks.protocol_figure import palette
-from hybridsync.report.scales import Axis, linear, logarithmic, short
+from hybridsync.lab.report.scales import Axis, linear, logarithmic, short
 
 WIDTH, HEIGHT, GAP = 940.0, 330.0, 20.0
 LEFT, TOP, BOTTOM, RIGHT = 52.0, 76.0, 46.0, 14.0

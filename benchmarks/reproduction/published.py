@@ -14,7 +14,7 @@ from benchmarks.syncswitch_stragglers import CASES, SETS, STEP_SECS, UNIT_SECS, 
 from benchmarks.syncswitch_times import WORKLOAD, fitted, fitted_to, simulated
 from benchmarks.virtual import seconds_of
 from hybridsync.config import RunConfig
-from hybridsync.simulator.cluster import Cluster, Scenario
+from hybridsync.lab.simulator.cluster import Cluster, Scenario
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from benchmarks.reproduction.definition import Experiment, Given, Row
 from benchmarks.reproduction.record import complete
 from benchmarks.timing_policy import mean_accuracy, pooled, search_often
 from hybridsync.core.errors import ConfigError
-from hybridsync.policies.search_rules import Outcome, Rules, advance
+from hybridsync.lab.tuning.search_rules import Outcome, Rules, advance
 
 PUBLISHED = "published"
 """The runs that Sync-Switch's authors published."""

@@ -11,7 +11,7 @@ from benchmarks.reproduction.definition import Given, Row
 from benchmarks.virtual import SIZES, quiet, simulated
 from configs import tally
 from hybridsync.config import RunConfig, apply_overrides
-from hybridsync.simulator.arithmetic import Weightless
+from hybridsync.lab.simulator.arithmetic import Weightless
 from hybridsync.training.run import Run
 
 

@@ -19,8 +19,8 @@ from hybridsync import protocols
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import ConfigError, Diverged
 from hybridsync.core.plan import Plan
+from hybridsync.lab.simulator.event_loop import Loop
 from hybridsync.protocols.server_protocol import ServerProtocol
-from hybridsync.simulator.event_loop import Loop
 from hybridsync.telemetry.events import NullEventLog
 from hybridsync.training.run import Run
 

@@ -6,7 +6,7 @@ everybody back to the last commit: the units after it count as rolled back and a
 
 from __future__ import annotations
 
-from hybridsync.simulator.cluster import Cluster, Costs, Death, Device, Scenario
+from hybridsync.lab.simulator.cluster import Cluster, Costs, Death, Device, Scenario
 
 
 def scenario() -> Scenario:

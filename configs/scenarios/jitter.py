@@ -5,7 +5,7 @@ Lock-step waits for the slowest draw of every step; asynchronous workers drift a
 
 from __future__ import annotations
 
-from hybridsync.simulator.cluster import Cluster, Device, Scenario
+from hybridsync.lab.simulator.cluster import Cluster, Device, Scenario
 
 
 def scenario() -> Scenario:

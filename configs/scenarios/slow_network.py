@@ -6,7 +6,7 @@ a lock-step step sends its messages around a ring instead.
 
 from __future__ import annotations
 
-from hybridsync.simulator.cluster import Cluster, Device, Link, Scenario
+from hybridsync.lab.simulator.cluster import Cluster, Device, Link, Scenario
 
 
 def scenario() -> Scenario:

@@ -5,7 +5,7 @@ Lock-step waits for it at every step; asynchronous workers go on, and its own up
 
 from __future__ import annotations
 
-from hybridsync.simulator.cluster import Cluster, Device, Scenario, Slow
+from hybridsync.lab.simulator.cluster import Cluster, Device, Scenario, Slow
 
 
 def scenario() -> Scenario:

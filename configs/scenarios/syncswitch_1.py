@@ -8,7 +8,7 @@ and for how long, is a reconstruction: about 23 steps, as in scenario 2.
 
 from __future__ import annotations
 
-from hybridsync.simulator.cluster import Cluster, Colocated, Costs, Device, Link, Scenario
+from hybridsync.lab.simulator.cluster import Cluster, Colocated, Costs, Device, Link, Scenario
 
 LATE = Colocated(
     latency_secs=(0.010, *(0.0,) * 7), round_trips=0.72, recovery=14.0, incast=45.5, stretches=((80.0, 112.0),)

@@ -7,7 +7,7 @@ long, so that a stretch of 83 s is 23 such steps. With the four of them 526 s of
 
 from __future__ import annotations
 
-from hybridsync.simulator.cluster import Cluster, Colocated, Costs, Device, Link, Scenario
+from hybridsync.lab.simulator.cluster import Cluster, Colocated, Costs, Device, Link, Scenario
 
 BEGINS = 80.0, 245.0, 410.0, 575.0
 SECS = 83.0

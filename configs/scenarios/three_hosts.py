@@ -6,7 +6,7 @@ averages of groups that leave the host. Its five workers are lost at second 20 a
 
 from __future__ import annotations
 
-from hybridsync.simulator.cluster import Cluster, Death, Device, Link, Scenario
+from hybridsync.lab.simulator.cluster import Cluster, Death, Device, Link, Scenario
 
 HOSTS = (6, 5, 5)
 LOST_AT_SECS, AWAY_SECS = 20.0, 30.0

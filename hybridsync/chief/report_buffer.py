@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hybridsync.chief.poison_units import Quarantined
+from hybridsync.chief.bad_units import Quarantined
 from hybridsync.interfaces.messages import Hello, RoleEvent
 from hybridsync.interfaces.reports import Report, Span
 from hybridsync.policies.straggler_detector import Decision

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 from hybridsync.chief.ledger import Counts, Ledger
 from hybridsync.chief.member_control import MemberControl
+from hybridsync.chief.membership import Doing
 from hybridsync.chief.orders import Orders
-from hybridsync.chief.phase_membership import Doing
 from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.errors import HybridSyncError, PhaseBroken, printable

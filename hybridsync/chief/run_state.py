@@ -7,19 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from hybridsync.chief.bad_units import Divergence, PoisonUnits, Unfit
 from hybridsync.chief.clock_sync import ClockOffsets
-from hybridsync.chief.divergence import Divergence
 from hybridsync.chief.group_rounds import GroupRounds
 from hybridsync.chief.leases import Leases
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.membership import LEASE_SECS, Member, RunMembership
+from hybridsync.chief.membership import LEASE_SECS, Member, PhaseMembership, RunMembership
 from hybridsync.chief.orders import Orders
-from hybridsync.chief.phase_membership import PhaseMembership
-from hybridsync.chief.poison_units import PoisonUnits
 from hybridsync.chief.report_buffer import ReportBuffer
-from hybridsync.chief.unfit_workers import Unfit
-from hybridsync.chief.waits import Waits
-from hybridsync.core.clock import Clock
+from hybridsync.core.clock import Clock, Waits
 from hybridsync.core.errors import PhaseBroken
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import Range, UnitSet

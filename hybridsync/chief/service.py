@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from hybridsync.chief.bad_units import ended_by_itself
 from hybridsync.chief.command_service import CommandService
 from hybridsync.chief.group_rounds import GroupRounds
 from hybridsync.chief.membership import HEARTBEAT_SECS
@@ -21,7 +22,6 @@ from hybridsync.chief.message_checks import (
     check_rest,
     check_role,
 )
-from hybridsync.chief.poison_units import ended_by_itself
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.errors import RoleLost, StalePhase
 from hybridsync.core.plan import NO_PHASE, PhaseId

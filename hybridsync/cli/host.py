@@ -22,10 +22,9 @@ from hybridsync.cli.standard_streams import outlast
 from hybridsync.cluster.discovery import DEFAULT_PORT, Place, discover
 from hybridsync.core.errors import ConfigError
 from hybridsync.core.paths import local_path
-from hybridsync.runtime.cluster_spec import ClusterSpec
-from hybridsync.runtime.fork_server import is_role
-from hybridsync.runtime.host_resources import check_xla_flags
-from hybridsync.runtime.own_address import own_address
+from hybridsync.runtime.agent.fork_server import is_role
+from hybridsync.runtime.agent.host_resources import check_xla_flags
+from hybridsync.runtime.cluster_spec import ClusterSpec, own_address
 from hybridsync.runtime.processes import attach, supervise
 
 FLAGS = flags.FLAGS

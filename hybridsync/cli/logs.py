@@ -17,7 +17,7 @@ from hybridsync.config.keywords import did_you_mean
 from hybridsync.core.clock import pause
 from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, WorkdirError
 from hybridsync.core.paths import local_path
-from hybridsync.runtime.running_run import await_end, running
+from hybridsync.runtime.control_file import await_end, running
 from hybridsync.storage.followed_file import FollowedFile
 from hybridsync.storage.lock_holder import holder_of
 

@@ -19,9 +19,8 @@ from hybridsync.config import load_config, restore_values
 from hybridsync.config.recipes import located
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_REFUSED, ConfigError, HybridSyncError, WorkdirError
 from hybridsync.core.paths import local_path
-from hybridsync.runtime.fork_server import ForkServer, connect
-from hybridsync.runtime.fork_server_client import ForkServerClient
-from hybridsync.runtime.role_pipe import Child
+from hybridsync.runtime.agent.fork_server import ForkServer, ForkServerClient, connect
+from hybridsync.runtime.role.role_pipe import Child
 from hybridsync.storage.durable import WorkdirLock, make_directory
 from hybridsync.telemetry.summary import read_config
 
@@ -63,8 +62,8 @@ def replay_here(workdir: Path) -> int:
         raise WorkdirError(f"{workdir} holds no run; give the --workdir of one")
     import jax
 
-    from hybridsync.replay.logged_run import is_of_processes, read_record
-    from hybridsync.replay.verdict import replay
+    from hybridsync.lab.replay.logged_run import is_of_processes, read_record
+    from hybridsync.lab.replay.verdict import replay
 
     with WorkdirLock(workdir):
         if is_of_processes(workdir):
@@ -85,7 +84,7 @@ def replay_here(workdir: Path) -> int:
 
 def be_member(child: Child, workdir: Path) -> int:
     """Be one of the processes that compute a phase again; returns the exit code."""
-    from hybridsync.replay.members import run_member
+    from hybridsync.lab.replay.members import run_member
 
     return run_member(child, child.spec(), workdir, lambda: build_run(workdir))
 
@@ -103,7 +102,7 @@ def main(argv: list[str]) -> int:
             raise ConfigError(f"expected one workdir, got {argv[1:]}; write hybridsync replay RUN")
         workdir = local_path(argv[1])
         if isinstance(line, ForkServer):
-            child = line.serve("hybridsync.training.run", "hybridsync.replay.members")
+            child = line.serve("hybridsync.training.run", "hybridsync.lab.replay.members")
         return replay_here(workdir) if child is None else be_member(child, workdir)
     except HybridSyncError as error:
         if child is None:

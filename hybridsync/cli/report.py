@@ -18,13 +18,13 @@ from hybridsync.cli.command import reports_errors, run
 from hybridsync.cli.standard_streams import ends_with_its_reader
 from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, WorkdirError
 from hybridsync.core.paths import local_path
-from hybridsync.report.groups import OVER
-from hybridsync.report.model import Record
-from hybridsync.report.page import page
-from hybridsync.report.reading import named, read_search, refusing, shown_record
-from hybridsync.report.results import compare, read_run
-from hybridsync.report.search import search_page
+from hybridsync.lab.report.groups import OVER
+from hybridsync.lab.report.page import page
+from hybridsync.lab.report.reading import named, read_search, refusing, shown_record
+from hybridsync.lab.report.results import compare, read_run
+from hybridsync.lab.report.search import search_page
 from hybridsync.storage.durable import private
+from hybridsync.telemetry.run_record import Record
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("out", None, "page to write; by default report.html in the first run's workdir")

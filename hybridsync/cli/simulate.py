@@ -22,12 +22,13 @@ from hybridsync.config.recipes import located
 from hybridsync.core.counted import counted
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, ConfigError
 from hybridsync.core.paths import local_path
-from hybridsync.simulator.calibration import fit, read_measured
-from hybridsync.simulator.cluster import Scenario
-from hybridsync.simulator.scenarios import load_scenario, write_scenario
-from hybridsync.simulator.study import Study
-from hybridsync.simulator.table import fitted_table, table
-from hybridsync.workdir.auto_plan import AUTO, SIMULATED, written_out
+from hybridsync.lab.simulator.calibration import fit, read_measured
+from hybridsync.lab.simulator.cluster import Scenario
+from hybridsync.lab.simulator.scenarios import load_scenario, write_scenario
+from hybridsync.lab.simulator.study import Study
+from hybridsync.lab.simulator.table import fitted_table, table
+from hybridsync.lab.tuning.auto_plan import SIMULATED, written_out
+from hybridsync.workdir.auto_plan import AUTO
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "configuration file, or recipe:NAME; that of the calibrating run by default")
@@ -97,8 +98,8 @@ def simulate_here(console: Console) -> None:
     config = dataclasses.replace(config, plan=plans[0]) if plans else config
     study = Study(config, plans, FLAGS.seeds, scenario=scenario, about=about, gradients=FLAGS.gradients)
 
-    from hybridsync.simulator.campaign import carry_out
-    from hybridsync.simulator.simulation import sizes_of
+    from hybridsync.lab.simulator.campaign import carry_out
+    from hybridsync.lab.simulator.simulation import sizes_of
     from hybridsync.training.run import Run
 
     def run_of(config: RunConfig) -> Run:

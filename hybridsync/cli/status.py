@@ -17,11 +17,10 @@ from hybridsync.cli.command import reports_errors, run
 from hybridsync.cli.standard_streams import ends_with_its_reader
 from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, NotRunning
 from hybridsync.core.paths import local_path
-from hybridsync.report.status import INTERRUPTED, RunStatus, answered, as_json, lines_of, written_status
-from hybridsync.runtime.control_file import read_control
-from hybridsync.runtime.running_run import command_port, explained
+from hybridsync.runtime.control_file import command_port, explained, read_control
 from hybridsync.storage.lock_holder import holder_of
 from hybridsync.telemetry.events import EVENTS_FILE
+from hybridsync.telemetry.status import INTERRUPTED, RunStatus, answered, as_json, lines_of, written_status
 
 FLAGS = flags.FLAGS
 flags.DEFINE_bool("json", False, "one JSON object instead of lines")

@@ -19,8 +19,7 @@ from hybridsync.cli.standard_streams import outlast
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, ConfigError, HybridSyncError, WaitTimeout
 from hybridsync.core.paths import local_path
 from hybridsync.interfaces.commands import ENDS, StopRequest
-from hybridsync.runtime.control_file import read_control
-from hybridsync.runtime.running_run import await_end, command_port, explained
+from hybridsync.runtime.control_file import await_end, command_port, explained, read_control
 from hybridsync.telemetry.summary import SUMMARY_FILE, read_summary
 
 STOP_SECS = 180.0

@@ -17,8 +17,7 @@ from hybridsync.cli.standard_streams import outlast
 from hybridsync.core.errors import EXIT_COMPLETED, ConfigError
 from hybridsync.core.paths import local_path
 from hybridsync.interfaces.commands import SwitchReply, SwitchRequest
-from hybridsync.runtime.control_file import read_control
-from hybridsync.runtime.running_run import command_port, explained
+from hybridsync.runtime.control_file import command_port, explained, read_control
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("why", "", "why, for the event log")

@@ -25,16 +25,16 @@ from hybridsync.config import load_config, load_values
 from hybridsync.config.recipes import located
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
 from hybridsync.core.paths import local_path
+from hybridsync.runtime.agent.fork_server import ForkServer, connect
+from hybridsync.runtime.agent.host_resources import check_xla_flags
 from hybridsync.runtime.cluster_spec import ClusterSpec
-from hybridsync.runtime.compilation_cache import OFF, open_cache, use_cache
-from hybridsync.runtime.fork_server import ForkServer, connect
-from hybridsync.runtime.host_resources import check_xla_flags
+from hybridsync.runtime.end_signals import WARNINGS, Parent, handled
 from hybridsync.runtime.processes import ROLE_MODULES, Launch, play, supervise
-from hybridsync.runtime.role_pipe import Child
-from hybridsync.runtime.role_signals import WARNINGS, Parent, handled
+from hybridsync.runtime.role.compilation_cache import OFF, open_cache, use_cache
+from hybridsync.runtime.role.role_pipe import Child
 from hybridsync.runtime.wiring.collectives import AUTO, CHOICES
 from hybridsync.runtime.wiring.transport import CHOICES as LINKS
-from hybridsync.workdir.auto_plan import written_out
+from hybridsync.workdir.auto_plan import planned
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "configuration file, or recipe:NAME, for example recipe:digits_mlp", required=True)
@@ -148,7 +148,7 @@ def launch_of_flags(
     cache = cache if cache in ("", OFF) else str(local_path(cache))
     loaded = (load_values if supervises else load_config)(file, overrides)
     say = functools.partial(print, file=sys.stderr)
-    config = written_out(loaded.config, file, say, history=history, workdir=workdir)
+    config = planned(loaded.config, file, say, history=history, workdir=workdir)
     named = [f"--config={file}", f"--workdir={workdir}", *([f"--init_from={init_from}"] if init_from else [])]
     return Launch(
         dataclasses.replace(loaded, config=config),

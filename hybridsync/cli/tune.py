@@ -23,12 +23,13 @@ from hybridsync.config import LoadedConfig, RunConfig, load_config, load_values
 from hybridsync.config.recipes import located
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError
 from hybridsync.core.paths import local_path
-from hybridsync.policies.search_rules import Rules, Search, length_of, plan_of
-from hybridsync.runtime.role_signals import handled
-from hybridsync.tuning.search import Runner
-from hybridsync.tuning.search_table import next_line, table, verdict_lines
-from hybridsync.tuning.session import RUNTIMES, default_folder, search_in
-from hybridsync.workdir.auto_plan import is_auto, job_of
+from hybridsync.lab.tuning.auto_plan import job_of
+from hybridsync.lab.tuning.search import Runner
+from hybridsync.lab.tuning.search_rules import Rules, Search, length_of, plan_of
+from hybridsync.lab.tuning.search_table import next_line, table, verdict_lines
+from hybridsync.lab.tuning.session import RUNTIMES, default_folder, search_in
+from hybridsync.runtime.end_signals import handled
+from hybridsync.workdir.auto_plan import is_auto
 
 if TYPE_CHECKING:
     from hybridsync.training.run import Run
@@ -88,23 +89,23 @@ def runner_of(
     config = loaded.config
 
     def run_of(config: RunConfig) -> Run:
-        from hybridsync.runtime.compilation_cache import open_cache, use_cache
+        from hybridsync.runtime.role.compilation_cache import open_cache, use_cache
         from hybridsync.training.run import Run
 
         use_cache(open_cache("", None, functools.partial(print, file=sys.stderr)))  # each run compiles the same
         return Run(config, *loaded.build(config), None, file)
 
     if runtime == "processes":
-        from hybridsync.tuning.process_runner import ProcessRuns
+        from hybridsync.lab.tuning.process_runner import ProcessRuns
 
         return ProcessRuns(loaded, file, changes, folder)
     if runtime == "inprocess":
-        from hybridsync.tuning.inprocess_runner import InProcessRuns
+        from hybridsync.lab.tuning.inprocess_runner import InProcessRuns
 
         return InProcessRuns(run_of, config, folder)
-    from hybridsync.simulator.cluster import Scenario
-    from hybridsync.simulator.scenarios import load_scenario
-    from hybridsync.tuning.simulated_runner import SimulatedRuns
+    from hybridsync.lab.simulator.cluster import Scenario
+    from hybridsync.lab.simulator.scenarios import load_scenario
+    from hybridsync.lab.tuning.simulated_runner import SimulatedRuns
 
     cluster = load_scenario(scenario) if scenario else Scenario()
     cluster.check(config.workers, config.servers)

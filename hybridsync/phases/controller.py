@@ -9,20 +9,13 @@ from functools import partial
 
 from hybridsync.chief.run_control import RunControl
 from hybridsync.core.errors import HybridSyncError, PhaseBroken, Preempted, StoppedShort, described
-from hybridsync.core.work_deadlines import Watching
 from hybridsync.phases import state_machine
-from hybridsync.phases.capture_stage import CaptureStage
-from hybridsync.phases.checkpointing import Commits
-from hybridsync.phases.commit_stage import CommitStage
-from hybridsync.phases.controller_state import ControllerState
-from hybridsync.phases.entry_stage import EntryStage
+from hybridsync.phases.checkpointing import Commits, CommitStage
+from hybridsync.phases.entry import EntryStage
 from hybridsync.phases.member_waits import MemberWaits
-from hybridsync.phases.recovery import Start
-from hybridsync.phases.recovery_stage import GatherStage
-from hybridsync.phases.rejoining import Rejoining
-from hybridsync.phases.reporter import Reporter
+from hybridsync.phases.recovery import CaptureStage, GatherStage, Rejoining
+from hybridsync.phases.run_context import RunContext, Start
 from hybridsync.phases.run_stage import RunStage
-from hybridsync.phases.save_schedule import SaveSchedule
 from hybridsync.phases.state_machine import Command, Event, Step, Switching
 from hybridsync.telemetry.summary import Summary
 
@@ -71,42 +64,31 @@ class Controller:
     """Takes one run from its starting state to its end, in the calling thread (`assembly.assemble` builds it).
 
     Args:
-      workload: units of the run.
-      control: the chief's view of the run.
+      run: what the stages of a run share.
       start: the state to start from.
-      state: state of the controller.
       stages: carry the commands out.
       arrivals: waits for the roles that a run begins with.
       rejoining: takes up what an earlier controller left; None for the first one.
-      saving: commits and evaluations in progress.
       committer: is closed at the end.
-      reporter: writes the record.
       forget: called with the sequence of the state that a run continues from when later updates are lost.
       stage_secs: seconds that one stage may take before the watchdog ends the process.
-      watchdog: watchdog of the process.
     """
 
     def __init__(
         self,
-        workload: int,
-        control: RunControl,
+        run: RunContext,
         start: Start,
-        state: ControllerState,
         stages: Stages,
         *,
         arrivals: MemberWaits,
         rejoining: Rejoining | None,
-        saving: SaveSchedule,
         committer: Commits,
-        reporter: Reporter,
         forget: Callable[[int], object],
         stage_secs: float,
-        watchdog: Watching,
     ) -> None:
-        self._workload, self._control, self._start, self._state, self._stages = workload, control, start, state, stages
-        self._arrivals, self._rejoining = arrivals, rejoining
-        self._saving, self._committer, self._reporter, self._forget = saving, committer, reporter, forget
-        self._stage_secs, self._watchdog = stage_secs, watchdog
+        self._run, self._start, self._stages = run, start, stages
+        self._arrivals, self._rejoining, self._committer = arrivals, rejoining, committer
+        self._forget, self._stage_secs = forget, stage_secs
         self._switching: Switching | None = None  # that is followed; None before the first phase
 
     def run(self) -> Summary:
@@ -133,37 +115,37 @@ class Controller:
         except BaseException as error:
             own = isinstance(error, HybridSyncError)
             failure = error if own else HybridSyncError(f"the run was broken off by {described(error)}")
-            self._control.fail(failure)  # no role may train on
-            self._reporter.finish("failed", str(failure))
+            self._run.control.fail(failure)  # no role may train on
+            self._run.reporter.finish("failed", str(failure))
             raise
         finally:
-            self._saving.training.set()
-            self._control.finish()
+            self._run.saving.training.set()
+            self._run.control.finish()
             self._committer.close()
 
     def _train_or_stop(self, train: Callable[[], None]) -> None:
         try:
             train()
         except Preempted as asked:  # while those who were to train on were waited for: it names who is missing
-            self._reporter.show_line(str(asked))
-            self._state.is_ending = True
+            self._run.reporter.show_line(str(asked))
+            self._run.state.is_ending = True
             self._commit_newest()
 
     def _finish(self) -> Summary:
-        self._saving.collect(all_of_them=True)
-        completed = self._control.num_applied >= self._workload
-        if not completed and (failure := self._control.members.all_quarantined) is not None:
+        self._run.saving.collect(all_of_them=True)
+        completed = self._run.control.num_applied >= self._run.config.workload
+        if not completed and (failure := self._run.control.members.all_quarantined) is not None:
             raise failure
-        if not completed and (lost := self._state.lost_at_stop):
-            saved, why = self._control.num_applied, self._state.lost_why
+        if not completed and (lost := self._run.state.lost_at_stop):
+            saved, why = self._run.control.num_applied, self._run.state.lost_why
             raise StoppedShort(
                 f"asked to stop, the run has saved {saved:,} units, but not the {lost:,} applied after them: {why}; "
                 "run the same command again, which applies them again"
             )
         if completed:
-            return self._reporter.finish("completed", None)
-        early = "preempted" if self._control.stop_reason is None else "stopped"
-        return self._reporter.finish(early, self._control.refusal or None)
+            return self._run.reporter.finish("completed", None)
+        early = "preempted" if self._run.control.stop_reason is None else "stopped"
+        return self._run.reporter.finish(early, self._run.control.refusal or None)
 
     def _save_in_spite_of(self, error: BaseException) -> None:
         """Break the phase off at whatever stage it is, and commit the newest state that a role holds.
@@ -171,13 +153,13 @@ class Controller:
         Raises:
           BaseException: `error`, where nothing could be saved.
         """
-        self._state.broken_by = f"the run was broken off by {described(error)}"
-        self._control.preempt()
-        self._control.break_phase(self._state.broken_by)
+        self._run.state.broken_by = f"the run was broken off by {described(error)}"
+        self._run.control.preempt()
+        self._run.control.break_phase(self._run.state.broken_by)
         switching = self._switching
         try:
             if switching is None:  # no phase was entered: the state is the one that the run starts from
-                self._state.is_ending = True
+                self._run.state.is_ending = True
                 self._commit_newest()
                 return
             # What was under way may have been broken off before it was noted: what is committed now, counts.
@@ -187,10 +169,10 @@ class Controller:
             raise error from another
 
     def _train(self) -> None:
-        state, commit = self._state, self._stages.commit
+        state, commit = self._run.state, self._stages.commit
         if not self._start.committed:
             commit.commit()
-        if state.snapshot.held.units >= self._workload:  # the earlier session had no time for its summary
+        if state.snapshot.held.units >= self._run.config.workload:  # the earlier session had no time for its summary
             self._forget(state.snapshot.held.sequence)  # a group round without units may have followed
             state.evaluates = True
             commit.commit()
@@ -202,7 +184,7 @@ class Controller:
         if self._rejoining is not None and (taken_up := self._rejoining.rejoin_phase()) is not None:
             return taken_up
         self._arrivals.await_all()
-        self._reporter.tick()
+        self._run.reporter.tick()
         return state_machine.start(self._start.phase_number)
 
     def _follow(self, switching: Switching, commands: tuple[Command, ...]) -> None:
@@ -212,15 +194,15 @@ class Controller:
             self._switching = switching
             doing = queue[0].name if queue else Step.RUN.name
             try:
-                with self._watchdog.work(f"the stage {doing}", self._stage_secs):
+                with self._run.watchdog.work(f"the stage {doing}", self._stage_secs):
                     event = self._stages.execute(queue.popleft()) if queue else self._stages.run.watch()
             except PhaseBroken as broken:
-                self._state.broken_by = str(broken)
+                self._run.state.broken_by = str(broken)
                 queue.clear()  # they belong to the way that is broken off
                 event = state_machine.Broken()
             if event is not None:
                 switching, commands = state_machine.advance(switching, event)
-                self._state.is_ending = switching.step is Step.DONE
+                self._run.state.is_ending = switching.step is Step.DONE
                 queue.extend(commands)
 
     def _commit_newest(self) -> None:

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 from hybridsync.chief.run_control import RunControl
 from hybridsync.core.work_deadlines import Watching
 from hybridsync.interfaces.ports import ServerPort
-from hybridsync.phases.controller_state import ControllerState
+from hybridsync.phases.checkpointing import SaveSchedule
 from hybridsync.phases.process_groups import ProcessGroups
 from hybridsync.phases.progress_watchdog import ProgressWatchdog
-from hybridsync.phases.recovery import Reach
 from hybridsync.phases.reporter import Reporter
-from hybridsync.phases.save_schedule import SaveSchedule
+from hybridsync.phases.run_context import ControllerState, Reach
 
 
 class Housekeeping:

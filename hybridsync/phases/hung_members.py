@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hybridsync.chief.phase_membership import Doing
+from hybridsync.chief.membership import Doing
 from hybridsync.config.run_config import WARN_SECS, HangConfig
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import COMPILING, COMPUTING, READING, WAITING

@@ -10,7 +10,7 @@ from hybridsync.collectives.device_choice import Mesh, Meshes
 from hybridsync.core.errors import HybridSyncError
 from hybridsync.interfaces.messages import Snapshot, StateVersion
 from hybridsync.interfaces.ports import SnapshotSource
-from hybridsync.phases.recovery import CommittedSource, Reach
+from hybridsync.phases.run_context import CommittedSource, Reach
 from hybridsync.protocols.modes import SyncMode
 
 USED_UP = "every mesh of the process group has lost a member"

@@ -22,9 +22,8 @@ from hybridsync.interfaces.commands import ENDS, Order
 from hybridsync.interfaces.messages import Process, RoleEvent, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Span
-from hybridsync.phases.callback_threads import FOLLOWED, Callbacks
-from hybridsync.phases.checkpointing import Commit
-from hybridsync.phases.guests import Guests, name_of
+from hybridsync.phases.callbacks import FOLLOWED, Callbacks, Guests, name_of
+from hybridsync.phases.run_context import Commit
 from hybridsync.policies.straggler_detector import Decision
 from hybridsync.storage.jsonl import plain
 from hybridsync.telemetry.events import NO_FIGURES, read_events, started_at
@@ -246,7 +245,7 @@ class Reporter:
         self, before: Phase, after: Phase, snapshot: Snapshot, times: StageTimes, unit_secs: float, commits: bool = True
     ) -> None:
         """Note a switch; its event follows when the stall is known, and the commit where it has one."""
-        self._switches.begin(before, after, snapshot, times, unit_secs, commits)
+        self._switches.begin(before, after, snapshot, times, unit_secs, commits=commits)
 
     def committed(self, commit: Commit) -> None:
         """Write that a state is durable."""
@@ -328,7 +327,9 @@ class Reporter:
     def span(self, name: str, started: float, ended: float) -> None:
         """Put a stretch of the chief's time on the timeline."""
         phase_number = self._phase.id.number if self._phase else 0
-        self._recorder.timeline.add("chief", 0, [Span(name, "switch", started, ended - started, phase_number, 0)])
+        self._recorder.timeline.add(
+            "chief", 0, [Span(name, "switch", start=started, secs=ended - started, phase=phase_number, units=0)]
+        )
 
     # --- the beat ---
 

@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
-from hybridsync.chief.run_control import RunControl
 from hybridsync.phases import state_machine
-from hybridsync.phases.commit_stage import CommitStage
-from hybridsync.phases.controller_state import ControllerState
+from hybridsync.phases.checkpointing import CommitStage
 from hybridsync.phases.policy_driver import PolicyDriver
-from hybridsync.phases.progress_watchdog import ProgressWatchdog
-from hybridsync.phases.save_schedule import SaveSchedule
+from hybridsync.phases.run_context import RunContext
 
 
 class RunStage:
     """Watches the current phase.
 
     Args:
-      state: the current phase.
-      workload: units of the run.
-      control: applied units, and the event that ended the phase.
-      pace: knows whether the phase makes progress.
+      run: what the stages of a run share.
       policy_driver: knows whether the phase is to be left for another one.
-      saving: knows whether a save is due.
       commits: the commit in progress.
-      tick: called again and again.
       tick_secs: interval, in seconds, at which a phase is checked of which no news arrives.
     """
 
-    def __init__(
-        self,
-        state: ControllerState,
-        workload: int,
-        control: RunControl,
-        pace: ProgressWatchdog,
-        policy_driver: PolicyDriver,
-        saving: SaveSchedule,
-        commits: CommitStage,
-        tick: Callable[[], None],
-        tick_secs: float,
-    ) -> None:
-        self._state, self._workload, self._control = state, workload, control
-        self._pace, self._policy_driver, self._saving, self._commits = pace, policy_driver, saving, commits
-        self._tick, self._tick_secs = tick, tick_secs
+    def __init__(self, run: RunContext, policy_driver: PolicyDriver, commits: CommitStage, tick_secs: float) -> None:
+        self._run, self._policy_driver, self._commits, self._tick_secs = run, policy_driver, commits, tick_secs
 
     def watch(self) -> state_machine.Event:
         """Let the phase run until something is due.
@@ -52,36 +30,36 @@ class RunStage:
           PhaseBroken: the phase lost a member without which it cannot go on, or a callback has stopped the run.
           WaitTimeout: it stands still, and its workers are threads, which cannot be given up.
         """
-        phase = self._state.current_phase
-        is_over = partial(self._pace.is_over, phase)
+        phase = self._run.state.current_phase
+        is_over = partial(self._run.pace.is_over, phase)
         while True:
-            over = self._control.watch(is_over, min(self._tick_secs, self._saving.secs_to_retry))
-            self._tick()
+            over = self._run.control.watch(is_over, min(self._tick_secs, self._run.saving.secs_to_retry))
+            self._run.tick()
             if self._commits.is_over:
                 return self._commits.await_commit()
-            if over or self._control.preempted:
-                if not over and self._control.stop_reason is not None and not phase.mode.has_group_rounds:
+            if over or self._run.control.preempted:
+                if not over and self._run.control.stop_reason is not None and not phase.mode.has_group_rounds:
                     # A drain would apply all units in hand. The newest state that a role holds is whole, and is found
                     # as after a loss; replicas that meet in groups are one state after a drain alone.
-                    self._control.break_phase(f"a callback has stopped the run: {self._control.stop_reason}")
-                    raise self._control.as_broken()
+                    self._run.control.break_phase(f"a callback has stopped the run: {self._run.control.stop_reason}")
+                    raise self._run.control.as_broken()
                 return self._ends()
-            self._pace.check(phase)
-            if self._control.stamps()[0]:
-                self._state.num_broken = 0
+            self._run.pace.check(phase)
+            if self._run.control.stamps()[0]:
+                self._run.state.num_broken = 0
             if (leaves := self._policy_driver.change_of(phase)) is not None:
-                self._state.unit_secs = self._pace.unit_secs(phase)
-                event, self._state.reason = leaves
+                self._run.state.unit_secs = self._run.pace.unit_secs(phase)
+                event, self._run.state.reason = leaves
                 return event
-            if self._saving.is_due(phase):
+            if self._run.saving.is_due(phase):
                 return state_machine.Checkpoint()
 
     def _ends(self) -> state_machine.Event:
         """Return how the phase is left that is over, or that a signal ends."""
-        state, phase = self._state, self._state.current_phase
-        state.unit_secs = self._pace.unit_secs(phase)
-        last = self._control.preempted or phase.end_units >= self._workload
-        if self._pace.is_short(phase) and not self._control.preempted:
+        state, phase = self._run.state, self._run.state.current_phase
+        state.unit_secs = self._run.pace.unit_secs(phase)
+        last = self._run.control.preempted or phase.end_units >= self._run.config.workload
+        if self._run.pace.is_short(phase) and not self._run.control.preempted:
             state.reason = "dropped"
             return state_machine.Regroup()
         state.reason = "planned"

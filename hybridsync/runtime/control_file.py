@@ -11,15 +11,20 @@ import contextlib
 import dataclasses
 import json
 import os
+import select
 import socket
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hybridsync.core.addresses import socket_path
-from hybridsync.core.errors import NotRunning, WorkdirError, WorkdirTaken
+from hybridsync.core.errors import NotRunning, RoleLost, WaitTimeout, WorkdirError, WorkdirTaken
 from hybridsync.core.process_start import boot_id, start_of
+from hybridsync.interfaces.ports import CommandPort
+from hybridsync.runtime.wiring.transport import GRPC, transport_of
 from hybridsync.security.credentials import Credentials
+from hybridsync.security.keyring import Keyring
 from hybridsync.storage.durable import FILE_MODE, LOCK_FILE, Fence, unfenced
 from hybridsync.storage.lock_holder import holder_of
 
@@ -203,3 +208,59 @@ def _unreached(workdir: Path) -> str:
         f"{holder.name} has the run in {workdir}, but no command reaches it: it is starting or ending (ask again), or "
         "its roles are threads (--runtime=inprocess, Trainer); SIGTERM to that process stops it with a save"
     )
+
+
+ANSWER_SECS = 60.0
+"""How long a command waits for its answer: a chief that has died is replaced meanwhile."""
+
+
+def command_port(control: Control) -> CommandPort:
+    """Return the way to a running chief; it may be a new process by the next call."""
+    return transport_of(GRPC, Keyring(control.token, control.credentials)).chief(control.address, ANSWER_SECS)
+
+
+@contextlib.contextmanager
+def explained(workdir: Path) -> Iterator[None]:
+    """Say of a chief that gave no answer whether its run goes on.
+
+    Raises:
+      NotRunning: the run ended meanwhile.
+      RoleLost, WaitTimeout: the run continues, and its chief gave no answer.
+    """
+    try:
+        yield
+    except (RoleLost, WaitTimeout):
+        read_control(workdir)  # raises if the run has ended
+        raise
+
+
+def await_end(control: Control, secs: float) -> bool:
+    """Wait up to `secs` until the supervisor of a run has ended; returns whether it has.
+
+    Args:
+      control: control file of the run.
+      secs: longest wait in seconds; the process's own end is waited for, which costs nothing meanwhile.
+    """
+    try:
+        pidfd = os.pidfd_open(control.pid)
+    except ProcessLookupError:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        # Checked after the opening: the number may have come again by then.
+        return not control.is_alive or bool(poll.poll(secs * 1000))
+    finally:
+        os.close(pidfd)
+
+
+def running(workdir: Path) -> Control | None:
+    """Return how a run's chief is reached; None where the run is not running.
+
+    Raises:
+      WorkdirError: the folder does not exist, or its control file is not this user's alone.
+    """
+    try:
+        return read_control(workdir)
+    except NotRunning:
+        return None

@@ -28,10 +28,10 @@ from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
 from hybridsync.phases.reporter import Hook
-from hybridsync.runtime.compilations import Compilations
-from hybridsync.runtime.wiring.chief import ChiefRole
-from hybridsync.runtime.wiring.server import primary_services
-from hybridsync.runtime.wiring.worker import unit_tracer, worker_loop, worker_recorder
+from hybridsync.runtime.role.chief_wiring import ChiefRole
+from hybridsync.runtime.role.compilations import Compilations
+from hybridsync.runtime.role.server_wiring import primary_services
+from hybridsync.runtime.role.worker_wiring import unit_tracer, worker_loop, worker_recorder
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import DevicePublisher
 from hybridsync.storage.apply_log import open_apply_log

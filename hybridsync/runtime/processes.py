@@ -26,19 +26,19 @@ from hybridsync.devices.environment import worker_environments
 from hybridsync.interfaces.agents import AgentHello
 from hybridsync.interfaces.callbacks import checked_callbacks
 from hybridsync.policies.plan_checks import check_plan, parsed_plan, sums_among_workers
-from hybridsync.runtime import watchdog
-from hybridsync.runtime.cluster_spec import ClusterSpec, digest_of
-from hybridsync.runtime.compilation_cache import open_cache, use_cache
-from hybridsync.runtime.host_agent import HostSpec
-from hybridsync.runtime.host_resources import (
+from hybridsync.runtime.agent.host_agent import HostSpec
+from hybridsync.runtime.agent.host_resources import (
     MOST_THREADS,
     compute_in_calling_thread,
     forget_environment,
     share_of_cores,
 )
-from hybridsync.runtime.role_addresses import LOOPBACK
-from hybridsync.runtime.role_pipe import Child, RoleKeys, RoleSpec
-from hybridsync.runtime.run_keys import HeadFolder, RunKeys
+from hybridsync.runtime.agent.role_addresses import LOOPBACK
+from hybridsync.runtime.cluster_spec import ClusterSpec, digest_of
+from hybridsync.runtime.role import watchdog
+from hybridsync.runtime.role.compilation_cache import open_cache, use_cache
+from hybridsync.runtime.role.role_pipe import Child, RoleKeys, RoleSpec
+from hybridsync.runtime.supervisor.run_keys import HeadFolder, RunKeys
 from hybridsync.runtime.user_output import say
 from hybridsync.runtime.wiring.collectives import AUTO
 from hybridsync.runtime.wiring.transport import choose as choose_link
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from hybridsync.transport.link import Serving
 
 ROLE_MODULES = (
-    *(f"hybridsync.runtime.{role}_main" for role in ("chief", "server", "worker")),
+    *(f"hybridsync.runtime.role.{role}_main" for role in ("chief", "server", "worker")),
     *(f"hybridsync.transport.{link}.transport" for link in ("grpc", "shared_memory")),
 )
 """Modules that roles need (see `play`): imported once, before they are forked; TCP alone needs little more."""
@@ -248,8 +248,8 @@ def supervise(launch: Launch) -> int:
 def _supervise_locked(
     launch: Launch, lock: WorkdirLock, num_threads: int, compilation_cache: str, keys: RunKeys
 ) -> int:
-    from hybridsync.runtime.supervisor import Supervisor
-    from hybridsync.runtime.supervisor_spec import SupervisorSpec
+    from hybridsync.runtime.supervisor.supervisor import Supervisor
+    from hybridsync.runtime.supervisor.supervisor_spec import SupervisorSpec
 
     config = launch.config
     sys.stderr.write(
@@ -307,7 +307,7 @@ def attach(launch: Launch, cluster: ClusterSpec) -> int:
     Raises:
       HybridSyncError: refused before anything was started, or by the head.
     """
-    from hybridsync.runtime.agent_program import AgentProgram
+    from hybridsync.runtime.agent.agent_program import AgentProgram
     from hybridsync.runtime.wiring.transport import head_transport
 
     check_own_address(cluster.address)
@@ -427,7 +427,7 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
     Raises:
       HybridSyncError: refused input, or the run could not go on.
     """
-    module = importlib.import_module(f"hybridsync.runtime.{child.role}_main")
+    module = importlib.import_module(f"hybridsync.runtime.role.{child.role}_main")
     forget_environment()
     compute_in_calling_thread()
     spec: RoleSpec = child.spec()

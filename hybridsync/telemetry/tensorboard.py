@@ -48,7 +48,7 @@ def hyperparameters(config: RunConfig, of_optimizer: Mapping[str, Any]) -> dict[
         for name, value in flattened(to_json(config)).items()
         if not name.startswith("optimizer.") and (name in ALWAYS_SHOWN or value != usual.get(name))
     }
-    return {**shown, **of_optimizer}
+    return {**shown, **{"optimizer" if name == "name" else name: value for name, value in of_optimizer.items()}}
 
 
 class Board(Protocol):

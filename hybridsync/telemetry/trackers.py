@@ -22,6 +22,18 @@ _MOST_CHARS = 500
 """Characters of a parameter that MLflow's servers have taken in all versions."""
 
 
+def parameters(run: CallbackRun) -> dict[str, Any]:
+    """Return the run's configuration as JSON holds it, with the optimizer that trains.
+
+    That of the configuration is the default where `Trainer` was given an optimizer.
+    """
+    values = {
+        name: value if isinstance(value, bool | int | float | str) else str(value)
+        for name, value in run.optimizer.items()
+    }
+    return {**to_json(run.config), "optimizer": values}
+
+
 class _Tracker(Callback):
     """Hands figures on to `_log` until the run's end, once it is known by the tracker."""
 
@@ -66,7 +78,7 @@ class WandB(_Tracker):
         self._run: Any = None
 
     def on_start(self, run: CallbackRun) -> None:
-        options: dict[str, Any] = {"config": to_json(run.config), "settings": {"console": "off", "silent": True}}
+        options: dict[str, Any] = {"config": parameters(run), "settings": {"console": "off", "silent": True}}
         if run.workdir is not None:
             known = read_identity(run.workdir)
             options |= {"dir": str(run.workdir), "name": run.workdir.name, "id": known, "resume": "allow"}
@@ -118,7 +130,7 @@ class MLflow(_Tracker):
             name = self._run_name or (run.workdir.name if run.workdir is not None else None)
             tags = {"hybridsync_run": identity} if identity else {}
             self._run_id = client.create_run(experiment_id, tags=tags, run_name=name).info.run_id
-            for key, value in flattened(to_json(run.config)).items():
+            for key, value in flattened(parameters(run)).items():
                 client.log_param(self._run_id, key, str(value)[:_MOST_CHARS])
         self._is_started = True
 

@@ -188,11 +188,11 @@ class Optimizer:
         """Return the name of the optimizer, where its factory has one, and its hyperparameters, for people to compare.
 
         >>> Optimizer(optax.sgd, learning_rate=0.05, momentum=0.9).shown_values()
-        {'optimizer': 'sgd', 'learning_rate': 0.05, 'momentum': 0.9}
+        {'name': 'sgd', 'learning_rate': 0.05, 'momentum': 0.9}
         """
         name = getattr(self.factory, "__name__", "")
         rate = "a schedule" if callable(self.learning_rate) else float(self.learning_rate)
-        named = {"optimizer": name} if name.isidentifier() else {}
+        named = {"name": name} if name.isidentifier() else {}
         return {**named, "learning_rate": rate, **self.hyperparameters}
 
     def with_own_values(self, state: Any, params: Any) -> Any:

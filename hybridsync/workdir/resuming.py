@@ -23,8 +23,7 @@ from hybridsync.telemetry.events import EVENTS_FILE
 from hybridsync.telemetry.metrics import METRICS_FILE
 from hybridsync.telemetry.summary import CONFIG_FILE, SUMMARY_FILE, read_config
 from hybridsync.telemetry.tensorboard import TENSORBOARD_FOLDER
-from hybridsync.telemetry.timeline import TIMELINE_FILE
-from hybridsync.telemetry.timeline_part import PART_FILE
+from hybridsync.telemetry.timeline import PART_FILE, TIMELINE_FILE
 
 Resume = Literal["auto", "must", "never"]
 

@@ -24,7 +24,7 @@ from hybridsync.interfaces.agents import AgentHello, AgentReport
 from hybridsync.interfaces.messages import Hello, LeaseRequest, Push
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
-from hybridsync.runtime.agent_sessions import AgentSessions
+from hybridsync.runtime.supervisor.agent_sessions import AgentSessions
 from hybridsync.security.keyring import Keyring
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.partition import partition

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.group_generators import FACTOR, PLANS, units_per_sec
-from hybridsync.simulator.cluster import Slow
+from hybridsync.lab.simulator.cluster import Slow
 
 
 def rate(what: str, *slow: Slow) -> float:

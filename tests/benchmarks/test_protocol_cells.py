@@ -24,7 +24,7 @@ from benchmarks.protocol_cells import (
 )
 from benchmarks.protocols import main, read_cells
 from hybridsync.core.errors import ConfigError
-from hybridsync.simulator.simulation import simulate, sizes_of
+from hybridsync.lab.simulator.simulation import simulate, sizes_of
 
 
 def result(name: str, rate: float, simulated: float, loss_secs: float | None = None) -> CellResult:

@@ -36,7 +36,7 @@ from benchmarks.reproduction.scenarios import Late
 from benchmarks.reproduction.searching import expected, ours
 from benchmarks.reproduction.training import Training, secs_to, way_of
 from hybridsync.core.errors import ConfigError, RoleLost
-from hybridsync.policies.search_rules import Rules
+from hybridsync.lab.tuning.search_rules import Rules
 
 EVERY_COLUMN: dict[str, Value] = {
     "accuracy": 0.9,

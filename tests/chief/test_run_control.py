@@ -8,7 +8,7 @@ import pytest
 
 from hybridsync.chief import service
 from hybridsync.chief.chief import Chief
-from hybridsync.chief.phase_membership import Doing
+from hybridsync.chief.membership import Doing
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import PhaseBroken, RoleLost, StaleIncarnation, WaitTimeout
 from hybridsync.interfaces.messages import RoleEvent, StateVersion

@@ -52,7 +52,7 @@ The logs alone are really there.
 """
 
 IMPORTED: dict[str, tuple[str, ...]] = dict.fromkeys(
-    ("simulate", "tune"), ("hybridsync.simulator.campaign", "hybridsync.training.run")
+    ("simulate", "tune"), ("hybridsync.lab.simulator.campaign", "hybridsync.training.run")
 )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridsync.simulator.scenarios import load_scenario
+from hybridsync.lab.simulator.scenarios import load_scenario
 from tests.command_lines import CommandLines, command_lines
 
 ROOT = Path(__file__).resolve().parents[2]

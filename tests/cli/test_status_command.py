@@ -10,7 +10,7 @@ from hybridsync.cli.status import status_of
 from hybridsync.core.errors import NotRunning, WorkdirError
 from hybridsync.runtime.control_file import CONTROL_FILE
 from hybridsync.storage.durable import WorkdirLock
-from tests.report.test_status import event, left
+from tests.telemetry.test_status import event, left
 
 
 def test_the_lock_says_whether_a_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,9 +17,9 @@ import pytest
 
 from hybridsync.telemetry.summary import read_config
 from tests.command_lines import CommandLines, command_lines
+from tests.lab.tuning.jobs import SMALL_CONFIG
 from tests.multiprocess.job import users_environment
 from tests.trainers import events_of
-from tests.tuning.jobs import SMALL_CONFIG
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 2
@@ -85,7 +85,7 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture(scope="module")
 def tune(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLines]:
-    imported = ("hybridsync.training.run", "hybridsync.models", "hybridsync.tuning.simulated_runner")
+    imported = ("hybridsync.training.run", "hybridsync.models", "hybridsync.lab.tuning.simulated_runner")
     with command_lines(tmp_path_factory.mktemp("printed"), "tune", *imported) as tune:
         yield tune
 

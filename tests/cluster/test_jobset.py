@@ -17,7 +17,7 @@ from hybridsync.cluster.discovery import DEFAULT_PORT, Place, discover
 from hybridsync.config import apply_overrides, load_config
 from hybridsync.core.errors import ConfigError
 from hybridsync.runtime.cluster_spec import ClusterSpec
-from hybridsync.runtime.compilation_cache import open_cache
+from hybridsync.runtime.role.compilation_cache import open_cache
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples" / "kubernetes"

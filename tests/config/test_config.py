@@ -30,7 +30,7 @@ from hybridsync.config import (
     to_json,
 )
 from hybridsync.core.errors import ConfigError, PlanError, ResumeError
-from hybridsync.simulator.scenarios import load_scenario
+from hybridsync.lab.simulator.scenarios import load_scenario
 from tests.access import no_access
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from hybridsync.config import load_config
-from hybridsync.workdir.auto_plan import job_of
+from hybridsync.lab.tuning.auto_plan import job_of
 
 FILE = """
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ READ = """
 import sys
 from pathlib import Path
 from hybridsync.config import load_values
-from hybridsync.workdir.auto_plan import job_of
+from hybridsync.lab.tuning.auto_plan import job_of
 config = load_values(sys.argv[1]).config
 assert "jax" not in sys.modules
 print(config.workload, config.plan, job_of(config, Path(sys.argv[1])).text)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridsync.config import apply_overrides, load_config
-from hybridsync.simulator.simulation import simulate
+from hybridsync.lab.simulator.simulation import simulate
 from hybridsync.trainer import Trainer
 from hybridsync.training.run import Run
 from tests.multiprocess.job import Job

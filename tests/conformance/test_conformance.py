@@ -16,10 +16,10 @@ import pytest
 
 from hybridsync import protocols
 from hybridsync.config import apply_overrides, load_config, restore_values
+from hybridsync.lab.replay.logged_run import read_record
+from hybridsync.lab.replay.verdict import replay
 from hybridsync.protocols.base import Outer
-from hybridsync.replay.logged_run import read_record
-from hybridsync.replay.verdict import replay
-from hybridsync.runtime.fork_server_client import ForkServerClient
+from hybridsync.runtime.agent.fork_server import ForkServerClient
 from hybridsync.storage.checkpoints import CheckpointStore
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.run import Run

@@ -20,8 +20,8 @@ from hybridsync import trainer as trainer_module
 from hybridsync.collectives.one_process import collectives_of
 from hybridsync.devices import staging
 from hybridsync.devices.placement import DevicePlacement, Placement, local_devices
-from hybridsync.replay.logged_run import read_record
-from hybridsync.replay.verdict import replay
+from hybridsync.lab.replay.logged_run import read_record
+from hybridsync.lab.replay.verdict import replay
 from hybridsync.telemetry.events import read_events
 from hybridsync.training.buffer_layout import Layout, fingerprint
 from hybridsync.training.compiled_programs import Parameters, Programs

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hybridsync import Callback
-from hybridsync.phases import callback_threads
+from hybridsync.phases import callbacks as callback_threads
 from tests.doc_pages import ROOT, RUN_SECS, TEST_SECS, blocks, output
 
 pytestmark = pytest.mark.timeout(TEST_SECS)

@@ -9,8 +9,8 @@ from typing import get_args, get_type_hints
 
 from hybridsync.cli import COMMANDS
 from hybridsync.interfaces.commands import Figure, MemberStatus
-from hybridsync.report.status import ENDING, INTERRUPTED, STARTING, UNREACHED, answered, lines_of
 from hybridsync.telemetry.prometheus import families_of
+from hybridsync.telemetry.status import ENDING, INTERRUPTED, STARTING, UNREACHED, answered, lines_of
 from hybridsync.telemetry.summary import Summary
 from tests.telemetry.test_prometheus import ON_HOSTS, STATUS
 

@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from hybridsync.report.page import page
-from hybridsync.report.reading import shown_records
-from hybridsync.report.scales import MOST_POINTS
-from tests.report.workdirs import completed
+from hybridsync.lab.report.page import page
+from hybridsync.lab.report.reading import shown_records
+from hybridsync.lab.report.scales import MOST_POINTS
+from tests.lab.report.workdirs import completed
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "report.md").read_text()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridsync.report.groups import OVER
+from hybridsync.lab.report.groups import OVER
 from tests.doc_pages import ROOT, TEST_SECS, blocks, output
 
 pytestmark = pytest.mark.timeout(TEST_SECS)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridsync.simulator.scenarios import load_scenario
+from hybridsync.lab.simulator.scenarios import load_scenario
 from tests.doc_pages import ROOT, blocks
 
 GUIDE = (ROOT / "docs" / "simulate.md").read_text()

@@ -6,8 +6,8 @@ import re
 from fractions import Fraction
 from pathlib import Path
 
-from hybridsync.policies.search_rules import Outcome, Rules, advance
-from hybridsync.tuning.search_table import verdict_lines
+from hybridsync.lab.tuning.search_rules import Outcome, Rules, advance
+from hybridsync.lab.tuning.search_table import verdict_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "tune.md").read_text()

@@ -74,8 +74,8 @@ OF_THE_FIELD = {
     "benchmarks/peers/scripts/torch_rpc.py": {"world"},
     "docs/glossary.md": {"epoch"},
     "docs/in_your_words.md": {"epoch"},
-    "tests/simulator/event_logs.py": {"epoch"},
-    "tests/simulator/test_event_logs.py": {"epoch"},
+    "tests/lab/simulator/event_logs.py": {"epoch"},
+    "tests/lab/simulator/test_event_logs.py": {"epoch"},
     "tests/docs/test_words.py": SAID,
 }
 """Files that may say a word: an argument of PyTorch's is called so, two pages say what the field calls it, and

@@ -19,7 +19,7 @@ from hybridsync.emulation.link_delays import DelayedPort, Pacing, check_speed, e
 from hybridsync.emulation.link_model import Wire
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import Answer
-from hybridsync.runtime.wiring.server import server_port
+from hybridsync.runtime.role.server_wiring import server_port
 from hybridsync.training.run import Run
 from tests.telemetry.clocks import ManualClock
 from tests.trainers import is_exact, tally_trainer

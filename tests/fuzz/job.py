@@ -23,7 +23,7 @@ from hybridsync.chief import service
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
-from hybridsync.chief.waits import Waits
+from hybridsync.core.clock import Waits
 from hybridsync.core.errors import RoleLost
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.agents import AgentHello, AgentReport
@@ -45,7 +45,7 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import ParameterPort
 from hybridsync.interfaces.reports import Exchange, Report, Span
 from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
-from hybridsync.runtime.agent_sessions import AgentSessions
+from hybridsync.runtime.supervisor.agent_sessions import AgentSessions
 from hybridsync.security.identity import Identity
 from hybridsync.server import primary as primary_module
 from hybridsync.server import secondary as store_module

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridsync.chief import service
-from hybridsync.chief.poison_units import PoisonUnits
+from hybridsync.chief.bad_units import PoisonUnits
 from hybridsync.core.errors import InvalidMessage
 from hybridsync.server import secondary as store_module
 from hybridsync.server.primary import Primary

@@ -88,7 +88,8 @@ def test_a_run_is_shown_in_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     client = mlflow.MlflowClient(place)
     (shown,) = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
     assert shown.data.metrics.keys() >= TAGS and shown.info.status == "FINISHED"
-    assert shown.data.params["plan"] == "bsp:50%,asp" and shown.data.tags["exit"] == "completed"
+    assert shown.data.params["plan"] == "bsp:50%,asp" and "optimizer.name" not in shown.data.params
+    assert shown.data.tags["exit"] == "completed"
     history = client.get_metric_history(shown.info.run_id, "eval/accuracy")
     told = {(event["units"], event["accuracy"]) for event in events_of(workdir, "evaluation")}
     assert {(each.step, each.value) for each in history} == told

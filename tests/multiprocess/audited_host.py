@@ -12,7 +12,9 @@ from typing import Any
 
 from hybridsync.cli import host, train
 from hybridsync.cli.command import run
-from hybridsync.runtime import fork_server, processes, role_pipe
+from hybridsync.runtime import processes
+from hybridsync.runtime.agent import fork_server
+from hybridsync.runtime.role import role_pipe
 from tests.multiprocess.planted_audit import what_makes_code_of_data_is_recorded
 
 

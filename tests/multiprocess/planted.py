@@ -22,7 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from absl import app
 
 from hybridsync.cli import train
-from hybridsync.runtime import fork_server, processes, role_pipe, supervisor, supervisor_spec
+from hybridsync.runtime import processes
+from hybridsync.runtime.agent import fork_server
+from hybridsync.runtime.role import role_pipe
+from hybridsync.runtime.supervisor import supervisor, supervisor_spec
 from tests.multiprocess.planted_audit import AUDITS
 from tests.multiprocess.planted_hangs import HANGS
 from tests.multiprocess.planted_pauses import PAUSES
@@ -69,7 +72,7 @@ def server_forgets_what_it_applied() -> None:
 def server_reports_late() -> None:
     """No bug: the chief hears late of what was applied, so that units of a lost worker are surely pushed again."""
     if here.role == "server":
-        from hybridsync.runtime import server_main
+        from hybridsync.runtime.role import server_main
 
         server_main.REPORT_SECS = 2.0
 
@@ -343,8 +346,8 @@ def stands_at(stage: str, workdir: Path) -> None:
     """
     if here.role != "chief":
         return
-    from hybridsync.phases.capture_stage import CaptureStage
-    from hybridsync.phases.entry_stage import EntryStage
+    from hybridsync.phases.entry import EntryStage
+    from hybridsync.phases.recovery import CaptureStage
     from hybridsync.storage.checkpoints import CheckpointStore, store
 
     places = {

@@ -36,7 +36,7 @@ def _hang_once(owner: Any, name: str, flag: Path, *, where: Callable[..., bool] 
 
 
 def _shorten_limits() -> None:
-    from hybridsync.runtime import watchdog
+    from hybridsync.runtime.role import watchdog
 
     watchdog.FLOOR_SECS = FLOOR_SECS
 

@@ -8,11 +8,11 @@ import jax
 import pytest
 
 from hybridsync.config import load_config, restore_values
-from hybridsync.replay.logged_run import read_record
-from hybridsync.replay.verdict import compare
-from hybridsync.simulator.gradients import RealArithmetic
+from hybridsync.lab.replay.logged_run import read_record
+from hybridsync.lab.replay.verdict import compare
+from hybridsync.lab.simulator.gradients import RealArithmetic
+from hybridsync.lab.testing.log_order import follow
 from hybridsync.storage.checkpoints import CheckpointStore
-from hybridsync.testing.log_order import follow
 from hybridsync.training.run import Run
 from hybridsync.training.state import abstract_state
 from hybridsync.workdir.resuming import CHECKPOINTS

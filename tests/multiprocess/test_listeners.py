@@ -79,4 +79,4 @@ def test_every_listener_of_a_run_on_two_hosts_is_known_and_nothing_that_arrives_
 def starts_a_fork_server(line: dict) -> bool:
     """Return whether an event comes of how a host's program starts the program that forks its roles."""
     kinds = ("ctypes.dlopen", "subprocess.Popen", "os.fork", "os.posix_spawn")
-    return line["event"] in kinds and any("fork_server_client.py" in frame for frame in line["stack"])
+    return line["event"] in kinds and any("fork_server.py" in frame for frame in line["stack"])

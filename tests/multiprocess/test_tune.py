@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hybridsync.telemetry.events import read_events
+from tests.lab.tuning.jobs import SMALL_CONFIG
 from tests.multiprocess.job import ROOT, users_environment
-from tests.tuning.jobs import SMALL_CONFIG
 
 
 def start(folder: Path) -> subprocess.Popen[str]:

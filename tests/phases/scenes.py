@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import StalePhase
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import RoleEvent, Snapshot, StateVersion
@@ -17,6 +16,7 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import ReaderPort
 from hybridsync.phases.recovery import Found, Recovery
 from tests.chief.chiefs import SERVER, WatchedChief, begin, enter, enter_all, make_chief
+from tests.phases.contexts import context_of
 
 HOME = "chief"
 WORKERS = (0, 1, 2, 3)
@@ -85,7 +85,7 @@ class Scene:
     def die(self, worker: int) -> None:
         self.chief.service.role_lost(RoleEvent("worker", worker, 100 + worker, "exit code -9", 0.0))
 
-    def await_newer(self, units: int) -> bool:
+    def await_newer(self, units: int, tick: Callable[[], None]) -> bool:
         if self.committing <= units:
             return False
         self.committed_source.units = self.committing
@@ -93,15 +93,9 @@ class Scene:
 
     def gather(self, unit_secs: float = 0.0, limits: Any = LIMITS) -> Found:
         self.chief.control.gather()
+        context = context_of(control=self.chief.control, config=SimpleNamespace(hang=limits), saving=self)
         self._recovery = self._recovery or Recovery(
-            self.chief.control,
-            self.holder_at,
-            self.committed_source,
-            HOME,
-            SYSTEM_CLOCK,
-            self.await_newer,
-            limits,
-            gather_secs=0.2,
+            context, self.holder_at, self.committed_source, HOME, gather_secs=0.2
         )
         return self._recovery.gather(self.phase, self.captured, unit_secs)
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
+from hybridsync.config import RunConfig
 from hybridsync.core.errors import EXIT_FAILED, CheckpointError, HybridSyncError, PhaseBroken, Preempted
-from hybridsync.core.work_deadlines import UNWATCHED
 from hybridsync.phases.controller import Controller
-from hybridsync.phases.controller_state import ControllerState
-from hybridsync.phases.recovery import Start
+from hybridsync.phases.run_context import ControllerState, Start
 from hybridsync.phases.state_machine import (
     Begin,
     Captured,
@@ -25,6 +24,7 @@ from hybridsync.phases.state_machine import (
     Gathered,
     Reserved,
 )
+from tests.phases.contexts import context_of
 from tests.roles import Start as StartingState
 
 WORKLOAD = 64
@@ -149,20 +149,16 @@ class Harness:
         self.reporter = Reporter()
         parts: Any = (self.control, self.stages, Saving(), self.committer, self.reporter, Roles())
         control, stages, saving, committer, reporter, arrivals = parts
+        config = RunConfig(workload=WORKLOAD, plan="asp")
         self.controller = Controller(
-            WORKLOAD,
-            control,
+            context_of(config=config, control=control, state=self.state, saving=saving, reporter=reporter),
             Start(snapshot, "chief", "start", 0, True),
-            self.state,
             stages,
             arrivals=arrivals,
             rejoining=None,
-            saving=saving,
             committer=committer,
-            reporter=reporter,
             forget=lambda sequence: None,
             stage_secs=1.0,
-            watchdog=UNWATCHED,
         )
 
 

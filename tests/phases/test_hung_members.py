@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hybridsync.chief.phase_membership import Doing
+from hybridsync.chief.membership import Doing
 from hybridsync.config import HangConfig
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.reports import COMPILING, COMPUTING, READING, WAITING

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hybridsync.chief.phase_membership import Doing
+from hybridsync.chief.membership import Doing
 from hybridsync.config import HangConfig
 from hybridsync.core.deadlines import LATE_SECS
 from hybridsync.core.errors import PhaseBroken, WaitTimeout

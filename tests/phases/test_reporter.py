@@ -9,7 +9,7 @@ import pytest
 
 from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.core.plan import PhaseId
-from hybridsync.phases.checkpointing import Commit
+from hybridsync.phases.run_context import Commit
 from hybridsync.policies.straggler_detector import Decision
 from tests.phases.harness import TIMES, WORKLOAD, Harness, snapshot_of
 from tests.roles import phase_of

@@ -17,18 +17,17 @@ from hybridsync.core.errors import CheckpointError, HybridSyncError, PhaseBroken
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.work_deadlines import UNWATCHED
 from hybridsync.interfaces.phase import Phase
-from hybridsync.phases.checkpointing import Commit
-from hybridsync.phases.commit_stage import CommitStage
-from hybridsync.phases.controller_state import ControllerState
+from hybridsync.phases.checkpointing import RETRY_SECS, CommitStage, SaveSchedule
 from hybridsync.phases.housekeeping import Housekeeping
 from hybridsync.phases.process_groups import ProcessGroups
 from hybridsync.phases.progress_watchdog import ProgressWatchdog
-from hybridsync.phases.recovery_stage import MAX_BROKEN, GatherStage
-from hybridsync.phases.save_schedule import RETRY_SECS, SaveSchedule
+from hybridsync.phases.recovery import MAX_BROKEN, GatherStage
+from hybridsync.phases.run_context import Commit, ControllerState
 from hybridsync.phases.state_machine import CommitFailed, Committed, Gathered
 from hybridsync.policies.straggler_detector import Judged
 from hybridsync.telemetry.switch_costs import StageTimer
 from hybridsync.training.run import Run
+from tests.phases.contexts import context_of
 from tests.roles import Start as StartingState
 from tests.roles import phase_of
 from tests.tasks import plain_sgd, tally_task
@@ -192,10 +191,10 @@ class Harness:
         )
         self.pace = Pace()
         watched: Any = self.pace
-        self.commits = CommitStage(self.state, 0, control, watched, saving, reporter, self.upkeep.tick)
-        self.gathering = GatherStage(
-            self.state, WORKLOAD, control, pace, unused, process_groups, reporter, timer, self.upkeep, unused, 0.0
-        )
+        shared = {"config": config, "control": control, "state": self.state, "saving": saving, "reporter": reporter}
+        shared |= {"tick": self.upkeep.tick, "timer": timer}
+        self.commits = CommitStage(context_of(pace=watched, **shared))
+        self.gathering = GatherStage(context_of(pace=pace, **shared), unused, process_groups, self.upkeep, unused, 0.0)
 
     def commit(self) -> Any:
         self.commits.submit()

@@ -13,15 +13,15 @@ import pytest
 
 from hybridsync.config import EmulationConfig, PolicyConfig, RunConfig, check_resumable, to_json
 from hybridsync.core.errors import OptimizerError, ResumeError
-from hybridsync.replay.logged_run import read_record
-from hybridsync.replay.verdict import replay
+from hybridsync.lab.replay.logged_run import read_record
+from hybridsync.lab.replay.verdict import replay
+from hybridsync.lab.simulator.cluster import Cluster, Device, Scenario
+from hybridsync.lab.simulator.event_loop import Loop, VirtualClock
+from hybridsync.lab.simulator.gradients import RealArithmetic
+from hybridsync.lab.simulator.simulated_cluster import SimulatedCluster
+from hybridsync.lab.testing.log_order import follow
 from hybridsync.server.partition import partition
-from hybridsync.simulator.cluster import Cluster, Device, Scenario
-from hybridsync.simulator.event_loop import Loop, VirtualClock
-from hybridsync.simulator.gradients import RealArithmetic
-from hybridsync.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.telemetry.recorder import Recorder
-from hybridsync.testing.log_order import follow
 from hybridsync.trainer import Trainer
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.compiled_programs import Parameters, Programs

@@ -8,7 +8,13 @@ from typing import Any
 from hybridsync import __version__
 from hybridsync.core.clock import Clock
 from hybridsync.interfaces.agents import AgentHello, AgentReport
-from hybridsync.runtime.agent_sessions import AgentAttached, AgentEnded, AgentEvent, AgentSessions, SessionNews
+from hybridsync.runtime.supervisor.agent_sessions import (
+    AgentAttached,
+    AgentEnded,
+    AgentEvent,
+    AgentSessions,
+    SessionNews,
+)
 
 DIGEST, TOKEN, LEASE_SECS = "c0ffee", "of the run", 10.0
 FIRST, SECOND, THIRD = "1" * 32, "2" * 32, "3" * 32

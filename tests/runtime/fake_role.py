@@ -31,8 +31,8 @@ from typing import Any
 import numpy.random
 
 from hybridsync.core.errors import EXIT_FAILED, ConfigError, RoleLost
-from hybridsync.runtime.fork_server import ForkServer, connect
-from hybridsync.runtime.role_pipe import RoleKeys, RoleSpec
+from hybridsync.runtime.agent.fork_server import ForkServer, connect
+from hybridsync.runtime.role.role_pipe import RoleKeys, RoleSpec
 
 
 def main() -> int:

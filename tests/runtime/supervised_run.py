@@ -23,9 +23,9 @@ from hybridsync.core.errors import HybridSyncError, WaitTimeout
 from hybridsync.interfaces.agents import AgentHello, AgentReport
 from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.ports import HeadPort
-from hybridsync.runtime.role_signals import WARNINGS
-from hybridsync.runtime.supervisor import Supervisor
-from hybridsync.runtime.supervisor_spec import SupervisorSpec
+from hybridsync.runtime.end_signals import WARNINGS
+from hybridsync.runtime.supervisor.supervisor import Supervisor
+from hybridsync.runtime.supervisor.supervisor_spec import SupervisorSpec
 from hybridsync.storage.durable import WorkdirLock
 
 ROLE = Path(__file__).with_name("fake_role.py")

@@ -17,8 +17,14 @@ import pytest
 
 from hybridsync.core.errors import NotRunning, WorkdirError
 from hybridsync.core.process_start import start_of
-from hybridsync.runtime.control_file import CONTROL_FILE, read_control, remove_control, write_control
-from hybridsync.runtime.running_run import await_end, command_port
+from hybridsync.runtime.control_file import (
+    CONTROL_FILE,
+    await_end,
+    command_port,
+    read_control,
+    remove_control,
+    write_control,
+)
 from hybridsync.security.keyring import Keyring
 from hybridsync.storage.durable import LOCK_FILE, WorkdirLock
 from hybridsync.storage.lock_holder import holder_of

@@ -107,7 +107,7 @@ def run_python(program: str) -> str:
 
 def test_who_makes_no_certificates_loads_nothing_for_it() -> None:
     modules = (
-        "runtime.supervisor",
+        "runtime.supervisor.supervisor",
         "runtime.processes",
         "transport.grpc.transport",
         "cli.status",

@@ -16,10 +16,10 @@ from hybridsync import protocols
 from hybridsync.core.errors import HybridSyncError, RoleLost, StaleIncarnation, StalePhase, StillHeld
 from hybridsync.interfaces.messages import Push, Update
 from hybridsync.interfaces.phase import Phase
+from hybridsync.lab.replay.logged_run import LoggedPhase
+from hybridsync.lab.replay.phases import on_one_device
 from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.base import Apply, Arrival, Release, ServerRule
-from hybridsync.replay.logged_run import LoggedPhase
-from hybridsync.replay.phases import on_one_device
 from hybridsync.server import primary as primary_module
 from hybridsync.server.secondary import Secondary
 from hybridsync.training.buffer_layout import fingerprint

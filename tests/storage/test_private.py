@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.lab.tuning.job_history import History
 from hybridsync.storage.durable import make_directory
-from hybridsync.storage.job_history import History
 from tests.trainers import LOGGED, tally_trainer
 
 

@@ -74,7 +74,7 @@ def test_each_role_is_one_process_row_and_each_category_one_thread_row(tmp_path:
 
 
 def test_a_long_phase_keeps_its_two_ends_and_says_how_much_it_left_out(tmp_path: Path) -> None:
-    timeline = Timeline(tmp_path, running(ManualClock(now=0.0)), per_stretch=4)
+    timeline = Timeline(tmp_path, running(ManualClock(now=0.0)), per_phase=4)
     timeline.add("worker", 0, [_step(float(second)) for second in range(10)])
     timeline.add("worker", 0, [_step(20.0, phase=2)])
     timeline.write()
@@ -91,10 +91,10 @@ def test_the_file_never_exceeds_its_limit_and_loses_the_oldest_first(tmp_path: P
 
 
 def test_a_resume_keeps_the_earlier_spans_rows_and_count(tmp_path: Path) -> None:
-    first = Timeline(tmp_path, running(ManualClock(now=0.0)), per_stretch=2)
+    first = Timeline(tmp_path, running(ManualClock(now=0.0)), per_phase=2)
     first.add("worker", 1, [_step(1.0), _step(2.0), _step(3.0)])
     first.write()
-    second = Timeline(tmp_path, running(ManualClock(now=50.0), 10.0), per_stretch=2)
+    second = Timeline(tmp_path, running(ManualClock(now=50.0), 10.0), per_phase=2)
     second.add("worker", 1, [Span("compute", "worker", 51.0, 0.1, 2, 1), _step(51.0, phase=2)])
     second.write()
     spans = _spans(tmp_path)
@@ -195,7 +195,7 @@ def test_a_part_that_holds_nothing_is_given_up(tmp_path: Path, content: bytes) -
 
 
 def test_the_part_stays_bounded_and_has_what_the_timeline_keeps(tmp_path: Path) -> None:
-    bounds = {"per_stretch": 4, "compact_above": 20}
+    bounds = {"per_phase": 4, "compact_above": 20}
     killed = _timeline(tmp_path, **bounds)
     for second in range(100):
         killed.add("worker", 0, [_step(float(second))])
@@ -229,7 +229,7 @@ def test_whose_workdir_was_taken_over_leaves_the_timeline_and_its_part_to_the_ot
     def fence() -> None:
         raise WorkdirTaken("another chief has it")
 
-    timeline = _timeline(tmp_path, compact_above=20, per_stretch=4, fence=fence)
+    timeline = _timeline(tmp_path, compact_above=20, per_phase=4, fence=fence)
     for second in range(100):
         timeline.add("worker", 0, [_step(float(second))])
     with pytest.raises(WorkdirTaken):

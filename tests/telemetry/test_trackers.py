@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import optax
 import pytest
 
-from hybridsync import Callback, MLflow, TelemetryConfig, WandB
+from hybridsync import Callback, MLflow, Optimizer, TelemetryConfig, WandB
 from hybridsync.core.errors import ConfigError
 from hybridsync.interfaces.callbacks import CallbackRun
-from hybridsync.telemetry.trackers import _Tracker
+from hybridsync.telemetry.trackers import _Tracker, parameters
 from tests.trainers import events_of, lines_of, mlp_trainer
 
 
@@ -20,9 +23,11 @@ class Following(_Tracker):
 
     def __init__(self) -> None:
         self.logged: list[tuple[int, float, Mapping[str, float]]] = []
+        self.parameters: Mapping[str, Any] = {}
 
     def on_start(self, run: CallbackRun) -> None:
         self._is_started = True
+        self.parameters = parameters(run)
 
     def _log(self, units: int, secs: float, figures: Mapping[str, float]) -> None:
         self.logged.append((units, secs, figures))
@@ -47,6 +52,16 @@ def test_trackers_are_handed_all_figures_under_the_names_that_people_look_for(tm
     assert [phase for _, _, phase in logged["phase"]] == [1, 2]
     (failed,) = events_of(workdir, "user_code_failed")
     assert failed["code"] == "the callback Failing.on_start" and failing.logged == []
+
+
+def test_parameters_name_the_optimizer_that_trains_not_the_default_of_the_configuration() -> None:
+    kept = Following()
+    optimizer = Optimizer(optax.adamw, learning_rate=0.002, weight_decay=0.1, mask=np.ndim)
+    mlp_trainer("asp", 8, callbacks=[kept], optimizer=optimizer).fit()
+    assert kept.parameters["workload"] == 8
+    found = dict(kept.parameters["optimizer"])
+    assert "ndim" in found.pop("mask")
+    assert found == {"name": "adamw", "learning_rate": 0.002, "weight_decay": 0.1}
 
 
 TAGS = ("train/loss", "train/learning_rate", "train/examples_per_sec", "eval/accuracy", "eval/loss", "phase")

@@ -48,8 +48,8 @@ LEASE = "worker/context.py:WorkerContext.lease"
 TAKE_PUSH = "server/server_core.py:ServerCore.push"
 APPLY = "server/partitioned_state.py:PartitionedState.apply"
 TAKE_REPORT = "server/primary.py:Primary.take_report"
-DRAIN = "runtime/server_main.py:run_server.<locals>.drain"
-SEND_REPORT = "runtime/heartbeat.py:Heartbeat._report"
+DRAIN = "runtime/role/server_main.py:run_server.<locals>.drain"
+SEND_REPORT = "runtime/role/heartbeat.py:Heartbeat._report"
 SERVE = "transport/grpc/interceptors.py:WatchedCalls.intercept_service.<locals>.watched"
 ISSUE = "chief/ledger.py:Ledger.lease"
 RECORD = "chief/ledger.py:Ledger.record_applied"
@@ -92,7 +92,7 @@ MARKS = {
 }
 """Function -> what is logged of it when it is left (see `frame_log`)."""
 
-ROLES = {f"runtime/{role}_main.py:run_{role}": role for role in ("chief", "server", "worker")}
+ROLES = {f"runtime/role/{role}_main.py:run_{role}": role for role in ("chief", "server", "worker")}
 GENERATED = ("_pb2.py",)
 BOUNDS = {"push": 32, "unit": 68, "switch": 122}
 """Window -> the most files that it may cross, by the median; a bound may only fall."""

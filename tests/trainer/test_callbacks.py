@@ -19,7 +19,7 @@ from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import ConfigError, WorkdirTaken
 from hybridsync.emulation.device import Emulation
 from hybridsync.interfaces.callbacks import CallbackRun, Values
-from hybridsync.phases import callback_threads
+from hybridsync.phases import callbacks as callback_threads
 from hybridsync.phases.reporter import Reporter
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.trainer import FitResult

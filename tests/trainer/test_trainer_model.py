@@ -18,8 +18,8 @@ from flax import linen, nnx
 from hybridsync import CheckpointConfig, EmulationConfig, FitResult, RunConfig, Trainer
 from hybridsync.core.errors import ConfigError, HybridSyncError, TaskError
 from hybridsync.data.synthetic import SyntheticSource
-from hybridsync.replay.logged_run import read_record
-from hybridsync.replay.verdict import replay
+from hybridsync.lab.replay.logged_run import read_record
+from hybridsync.lab.replay.verdict import replay
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.run import Run
 from hybridsync.training.task import Task

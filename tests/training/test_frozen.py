@@ -17,9 +17,9 @@ from hybridsync import Optimizer, Task, TelemetryConfig, Trainer
 from hybridsync.config import EmulationConfig
 from hybridsync.core.errors import ResumeError, TaskError
 from hybridsync.data import ArraySource
-from hybridsync.replay.logged_run import read_record
-from hybridsync.replay.verdict import replay
-from hybridsync.simulator.simulation import simulate
+from hybridsync.lab.replay.logged_run import read_record
+from hybridsync.lab.replay.verdict import replay
+from hybridsync.lab.simulator.simulation import simulate
 from hybridsync.training.compiled_programs import Parameters, traced_unit_gradient
 from hybridsync.training.frozen import digests, frozen_leaves, joined, parted
 from hybridsync.training.state import abstract_state

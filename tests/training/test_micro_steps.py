@@ -11,9 +11,9 @@ from hybridsync import DeviceConfig, Task, Trainer
 from hybridsync.config import EmulationConfig
 from hybridsync.core.errors import ConfigError, TaskError, WorkdirError
 from hybridsync.data import ArraySource
+from hybridsync.lab.replay.logged_run import read_record
+from hybridsync.lab.replay.verdict import replay
 from hybridsync.models.transformer import DecoderBlock, DecoderLM
-from hybridsync.replay.logged_run import read_record
-from hybridsync.replay.verdict import replay
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.task import language_model

@@ -23,9 +23,9 @@ from hybridsync.interfaces.messages import (
     RoleEvent,
 )
 from hybridsync.interfaces.reports import Report
-from hybridsync.runtime.heartbeat import CHIEF_SECS
-from hybridsync.runtime.running_run import ANSWER_SECS
-from hybridsync.runtime.worker_main import REPORT_SECS
+from hybridsync.runtime.control_file import ANSWER_SECS
+from hybridsync.runtime.role.heartbeat import CHIEF_SECS
+from hybridsync.runtime.role.worker_main import REPORT_SECS
 from hybridsync.server.primary import HELD_SECS
 from hybridsync.server.shard_state import RELEASE_SECS
 from hybridsync.training.buffer_layout import Layout

@@ -19,8 +19,8 @@ from hybridsync.core.errors import RoleLost
 from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.reports import ENTERING, Report
-from hybridsync.phases import enter_servers as entering_module
-from hybridsync.phases.enter_servers import ServerEntry
+from hybridsync.phases import entry as entering_module
+from hybridsync.phases.entry import ServerEntry
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import ParameterPool
 from hybridsync.storage.apply_log import NullApplyLog

@@ -9,7 +9,7 @@ from typing import Any
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
-from hybridsync.runtime.watchdog import Watchdog
+from hybridsync.runtime.role.watchdog import Watchdog
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
 from hybridsync.transport.grpc.interceptors import WATCHED_CALL_SECS, watched_calls

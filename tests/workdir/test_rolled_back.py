@@ -10,7 +10,7 @@ import pytest
 
 from hybridsync import EmulationConfig
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.runtime.wiring.chief import ChiefRole
+from hybridsync.runtime.role.chief_wiring import ChiefRole
 from hybridsync.workdir.opening import Opening, open_run
 from tests.trainers import LOGGED, events_of, fit_and_stop, lines_of, tally_trainer
 

@@ -21,7 +21,7 @@ from flax import nnx
 from hybridsync import Optimizer, Task, Trainer
 from hybridsync.core.errors import ResumeError
 from hybridsync.data.synthetic import SyntheticSource
-from hybridsync.replay.logged_run import read_record
+from hybridsync.lab.replay.logged_run import read_record
 from hybridsync.training.task import cross_entropy
 from hybridsync.workdir.trained import Trained, changes
 from hybridsync.workdir.trial import try_functions

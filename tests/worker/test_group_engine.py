@@ -8,7 +8,7 @@ import pytest
 
 from hybridsync.core.errors import PhaseRevoked, StalePhase, WaitTimeout
 from hybridsync.interfaces.messages import AppliedUnit, GroupReply, GroupRequest, LeaseReply
-from hybridsync.simulator.arithmetic import Sizes, Weightless
+from hybridsync.lab.simulator.arithmetic import Sizes, Weightless
 from hybridsync.worker.group_engine import GroupEngine
 from hybridsync.worker.requests import (
     AverageGroup,

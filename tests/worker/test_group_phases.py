@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from hybridsync import CheckpointConfig, EmulationConfig, TelemetryConfig
-from hybridsync.replay.logged_run import LoggedPhase
-from hybridsync.replay.phases import on_one_device
+from hybridsync.lab.replay.logged_run import LoggedPhase
+from hybridsync.lab.replay.phases import on_one_device
 from hybridsync.storage.apply_log_entries import Entry
 from hybridsync.trainer import Trainer
 from hybridsync.training.averaging import copied

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hybridsync.interfaces.messages import LeaseReply, PushReply
-from hybridsync.simulator.arithmetic import Counting, Sizes
+from hybridsync.lab.simulator.arithmetic import Counting, Sizes
 from hybridsync.worker.local_engine import LocalEngine
 from hybridsync.worker.requests import CallServer, ComputeUnit, LeaseUnits
 from tests.worker.scripted import Script, member_of

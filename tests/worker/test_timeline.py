@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from hybridsync import EmulationConfig
-from hybridsync.simulator.cluster import Cluster, Device, Link, Scenario
-from hybridsync.simulator.simulation import simulate
-from tests.simulator.runs import tally_run
+from hybridsync.lab.simulator.cluster import Cluster, Device, Link, Scenario
+from hybridsync.lab.simulator.simulation import simulate
+from tests.lab.simulator.runs import tally_run
 from tests.trainers import tally_trainer
 
 COMPUTE_SECS = 0.05

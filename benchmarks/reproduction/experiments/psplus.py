@@ -14,7 +14,7 @@ from benchmarks.reproduction.jobs import HURT
 from benchmarks.reproduction.parameters import PSPLUS_GATED, PSPLUS_GATES, PSPLUS_MODULATIONS, PSPLUS_RATES
 from benchmarks.reproduction.reporting import claimed, markdown, mean, mean_of_all, spread, values
 from benchmarks.reproduction.training import Training
-from hybridsync.simulator.cluster import Slow
+from hybridsync.lab.simulator.cluster import Slow
 
 SEEDS = range(400, 405)
 CLUSTERS = {

@@ -13,7 +13,7 @@ from benchmarks.reproduction.jobs import HURT
 from benchmarks.reproduction.plot import Line, Panel, Point, draw
 from benchmarks.reproduction.reporting import markdown, mean, spread, values
 from benchmarks.reproduction.training import Training, way_of
-from hybridsync.simulator.cluster import Death, Slow
+from hybridsync.lab.simulator.cluster import Death, Slow
 
 SEEDS = range(400, 405)
 KILL_SECS = 4.0

@@ -16,7 +16,7 @@ from benchmarks.reproduction.parameters import RIPPLES_ABLATION, RIPPLES_FILTERS
 from benchmarks.reproduction.reporting import claimed, markdown, mean, spread, values
 from benchmarks.reproduction.timing import Timing
 from benchmarks.reproduction.training import Training
-from hybridsync.simulator.cluster import Slow
+from hybridsync.lab.simulator.cluster import Slow
 
 COLUMNS = ("units_per_sec", "accuracy")
 PORTS, LINKS, NETWORK_UNITS = (0.25, 1, 4), (0.0625, 0.25, 1), 3_200

@@ -10,7 +10,7 @@ from benchmarks.reproduction.reporting import claimed, markdown, mean, spread, v
 from benchmarks.reproduction.timing import Timing
 from benchmarks.syncswitch_scenarios import in_the_runs
 from benchmarks.syncswitch_stragglers import STEP_SECS
-from hybridsync.simulator.cluster import Slow
+from hybridsync.lab.simulator.cluster import Slow
 
 PLAN, SEEDS = "bsp:5%,asp", range(2)
 """400 lock-step steps: the published lock-step stage of 526 s without stragglers."""

@@ -1,0 +1,261 @@
+"""The commands RESERVE and ANNOUNCE: a phase is reserved, and the next phase is entered from the captured state."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import TypeVar
+
+from hybridsync import protocols
+from hybridsync.chief.run_control import RunControl
+from hybridsync.collectives.device_choice import Mesh
+from hybridsync.core.clock import Clock
+from hybridsync.core.deadlines import transfer_secs
+from hybridsync.core.errors import Preempted, RoleLost, WaitTimeout
+from hybridsync.core.plan import PhaseId
+from hybridsync.interfaces.messages import StateVersion
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.ports import PhaseIds, ServerPort
+from hybridsync.phases import state_machine
+from hybridsync.phases.housekeeping import Housekeeping
+from hybridsync.phases.member_waits import TICK_SECS, MemberWaits
+from hybridsync.phases.policy_driver import PolicyDriver
+from hybridsync.phases.process_groups import ProcessGroups
+from hybridsync.phases.run_context import Reach, RunContext
+from hybridsync.phases.schedule import Segment
+from hybridsync.protocols.modes import SyncMode
+from hybridsync.telemetry.switch_costs import SWITCHED, commits_switch
+
+
+class EntryStage:
+    """Composes the next phase, has its servers enter it, and announces it.
+
+    Args:
+      run: what the stages of a run share.
+      servers: returns the servers by address; called when a phase needs them.
+      phase_ids: reserves phase numbers.
+      policy_driver: decides which protocol is entered, and with which members.
+      arrivals: waits for the roles that the phase needs.
+      process_groups: meshes of lock-step and group phases.
+      entering: has the servers enter.
+      upkeep: knows the lost workers.
+    """
+
+    def __init__(
+        self,
+        run: RunContext,
+        servers: Callable[[], Mapping[str, ServerPort]],
+        phase_ids: PhaseIds,
+        *,
+        policy_driver: PolicyDriver,
+        arrivals: MemberWaits,
+        process_groups: ProcessGroups,
+        entering: ServerEntry,
+        upkeep: Housekeeping,
+    ) -> None:
+        self._run, self._servers, self._phase_ids = run, servers, phase_ids
+        self._policy_driver, self._arrivals = policy_driver, arrivals
+        self._process_groups, self._entering, self._upkeep = process_groups, entering, upkeep
+
+    def reserve(self) -> state_machine.Event:
+        """Reserve the next phase: its number is durable before anybody hears of it."""
+        started = self._run.timer.start()
+        phase_id = self._run.state.phase_id = self._phase_ids.reserve(above=self._run.state.start_phase)
+        self._run.timer.record("reserve", started)
+        return state_machine.Reserved(phase_id.number)
+
+    def announce(self) -> state_machine.Event:
+        """Enter the next phase from the captured state, and announce it.
+
+        Raises:
+          PhaseBroken: a role was lost on the way into the phase.
+          Preempted: the run was asked to stop while roles were waited for.
+          WaitTimeout: a role did not come.
+        """
+        state = self._run.state
+        assert state.phase_id is not None, "a phase is reserved before a phase is entered"
+        started = self._run.timer.start()
+        units = state.snapshot.held.units
+        segment = self._policy_driver.next_segment(units)
+        mode = protocols.parse(segment.spec).mode
+        self._arrivals.await_needed(mode)
+        self._run.reporter.tick()
+        phase = self._next_phase(segment, mode, state.phase_id)
+        before, state.phase = state.phase, phase
+        if mode.is_served:
+            with Reach(self._run.control, f"a server could not enter phase {phase.id}"):
+                self._entering.enter(phase, self._servers(), state.snapshot.num_bytes)
+        self._run.control.announce(phase, self._policy_driver.left_out(phase))
+        self._run.pace.begin()
+        self._run.reporter.entered(phase, units, state.broken_by, segment.stage + 1)
+        state.broken_by = ""
+        self._run.timer.record("enter", started)
+        if before is not None and phase.reason in SWITCHED:
+            self._report_switch(before, phase)
+        return state_machine.Entered()
+
+    def _next_phase(self, segment: Segment, mode: SyncMode, phase_id: PhaseId) -> Phase:
+        members, device_choice = tuple(range(self._run.config.workers)), 0
+        if not mode.is_served:
+            members, device_choice = self._mesh(mode)
+        snapshot = self._run.state.snapshot  # read here: a new process group comes with a new snapshot
+        return Phase(
+            id=phase_id,
+            spec=segment.spec,
+            members=members,
+            device_choice=device_choice,
+            end_units=segment.end_units,
+            applied=snapshot.applied,
+            dropped=self._run.control.ledger.all_dropped(snapshot.applied, snapshot.dropped),
+            sequence=snapshot.held.sequence,
+            source=self._run.state.source,
+            snapshot_id=snapshot.snapshot_id,
+            fingerprint=snapshot.held.fingerprint,
+            servers=tuple(self._servers()) if mode.is_served else (),
+            reason=self._run.state.reason,
+            shares=self._policy_driver.shares(members) if mode.moves_together else (),
+            order=segment.order,
+            evaluate_units=self._run.config.telemetry.evaluate_units,
+        )
+
+    def _mesh(self, mode: SyncMode) -> Mesh:
+        """Return a mesh of the workers that are there; where there is none, all start again in a new process group.
+
+        They do so once more where one has come meanwhile that has no place in it: its host was away just before.
+        """
+        state = self._run.state
+        while (mesh := self._process_groups.mesh(self._policy_driver.members(), mode)) is None:
+            workers = self._run.control.members.live_workers()
+            state.snapshot, state.source = self._process_groups.renew(state.snapshot, state.source)
+            self._upkeep.take_fenced()
+            self._arrivals.await_again(workers)
+        return mesh
+
+    def _report_switch(self, before: Phase, phase: Phase) -> None:
+        usual = self._policy_driver.step_secs(phase) if phase.reason == "policy" else 0.0
+        unit_secs = self._run.state.unit_secs / before.assignment.num_rounds  # of those of a step, one is waited for
+        unit_secs = usual if usual and phase.shares else min(unit_secs, usual or unit_secs)
+        commits = commits_switch(before.spec, phase.spec, phase.reason)
+        self._run.reporter.switching(
+            before, phase, self._run.state.snapshot, self._run.timer.times, unit_secs, commits=commits
+        )
+
+
+T = TypeVar("T")
+
+SAY_SECS = 5.0
+"""How long a hand-over goes on without a word, and between two words about it."""
+SPARE_SECS = 60.0
+"""A call on a server ends by itself; this much later it is given up without an answer."""
+
+Begin = Callable[[Callable[[], StateVersion]], "Future[StateVersion]"]
+"""Begins a call, and returns its end."""
+
+
+def side_by_side(call: Callable[[], T]) -> Future[T]:
+    """Run a call in a thread of its own, which keeps no process alive."""
+    ended: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            ended.set_result(call())
+        except BaseException as error:
+            ended.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+
+    threading.Thread(target=run, name="enter", daemon=True).start()
+    return ended
+
+
+def in_turn(call: Callable[[], T]) -> Future[T]:
+    """Run a call to its end before the next one: a simulation has one thread."""
+    ended: Future[T] = Future()
+    ended.set_result(call())
+    return ended
+
+
+class ServerEntry:
+    """Has servers take over the state of a phase.
+
+    Args:
+      control: live roles and their reports; an event that ends a phase wakes its waits.
+      clock: clock for deadlines.
+      tick: called every TICK_SECS meanwhile.
+      say: shows the user a line when it takes long.
+      begin: begins each server's call.
+    """
+
+    def __init__(
+        self,
+        control: RunControl,
+        clock: Clock,
+        tick: Callable[[], None],
+        say: Callable[[str], None],
+        begin: Begin = side_by_side,
+    ) -> None:
+        self._control, self._clock, self._tick, self._say, self._begin = control, clock, tick, say, begin
+
+    def enter(self, phase: Phase, servers: Mapping[str, ServerPort], num_bytes: int) -> None:
+        """Return when every server serves `phase`; one that is lost, or refuses, ends the wait at once.
+
+        Args:
+          phase: phase to enter.
+          servers: address -> server, by their number.
+          num_bytes: size in bytes of the state that each server fetches.
+
+        Raises:
+          PhaseBroken: the phase before was broken meanwhile.
+          Preempted: the run was asked to stop.
+          RoleLost: a server is gone.
+          WaitTimeout: a server did not answer in time.
+          HybridSyncError: the error with which a server refused.
+        """
+        calls: dict[str, Future[StateVersion]] = {}
+        for address, server in servers.items():
+            calls[address] = self._begin(partial(server.enter, phase))
+            calls[address].add_done_callback(lambda ended: self._control.wake())
+        started = self._clock.monotonic()
+        secs = transfer_secs(num_bytes) + SPARE_SECS
+        say_at = started + SAY_SECS
+        while not self._control.wait_until(lambda: self._is_over(calls), TICK_SECS):
+            waited = self._clock.monotonic() - started
+            missing = [number for number, call in enumerate(calls.values()) if not call.done()]
+            if waited > secs:
+                raise WaitTimeout(f"servers {missing} have not answered within {secs:g} s")
+            if started + waited >= say_at:
+                say_at += SAY_SECS
+                self._say(self._progress(phase, missing, num_bytes, waited))
+            self._tick()
+        self._judge(phase, calls)
+
+    def _is_over(self, calls: Mapping[str, Future[StateVersion]]) -> bool:
+        """Return whether nothing is left to wait for."""
+        failed = any(call.done() and call.exception() is not None for call in calls.values())
+        lost = not all(map(self._control.members.is_live, calls))
+        return failed or lost or self._is_broken() or self._control.preempted or all(c.done() for c in calls.values())
+
+    def _is_broken(self) -> bool:
+        return bool(self._control.broken) and not self._control.gathering
+
+    def _judge(self, phase: Phase, calls: Mapping[str, Future[StateVersion]]) -> None:
+        """Raise what has ended the wait, unless every server has entered."""
+        if all(call.done() and call.exception() is None for call in calls.values()):
+            return
+        if lost := [number for number, address in enumerate(calls) if not self._control.members.is_live(address)]:
+            raise RoleLost(f"servers {lost} were lost while they entered phase {phase.id}")
+        for call in calls.values():
+            if call.done():
+                call.result()
+        if self._is_broken():
+            raise self._control.as_broken()
+        raise Preempted(f"asked to stop while servers enter phase {phase.id}; run the same command again")
+
+    def _progress(self, phase: Phase, missing: list[int], num_bytes: int, waited: float) -> str:
+        entering = [number for number in missing if number in self._control.members.entering()]
+        silent = [number for number in missing if number not in entering]
+        text = f"phase {phase.id}: the hand-over of {num_bytes / 1e6:,.1f} MB has taken {waited:.0f} s"
+        text += f", servers {entering} are fetching it" if entering else ""
+        return text + (f", servers {silent} have not said that they fetch it" if silent else "")
