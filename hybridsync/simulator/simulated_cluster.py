@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Literal
 
 from hybridsync.chief.chief import Chief
-from hybridsync.chief.run_state import RunState
+from hybridsync.chief.run_state import ChiefSpec, RunState
 from hybridsync.config import Slowness, Straggler, Stragglers, together
 from hybridsync.core.errors import ConfigError, DamagedState, NotRunning, RoleLost
 from hybridsync.core.plan import PhaseId
@@ -165,14 +165,16 @@ class SimulatedCluster:
             config.workers,
             self.schema,
             self.clock,
-            config.hang.silent_secs,
-            num_servers=config.servers,
-            restarted=restarted,
-            evict=self.hosts.evict,
-            detector=detector_of(config.policy),
-            late=[join.worker for join in self.scenario.joins if join.at_secs > self.loop.now],
-            orders=orders_of(run, workdir.orders),
-            min_workers=config.min_workers,
+            ChiefSpec(
+                lease_secs=config.hang.silent_secs,
+                num_servers=config.servers,
+                restarted=restarted,
+                evict=self.hosts.evict,
+                detector=detector_of(config.policy),
+                late=[join.worker for join in self.scenario.joins if join.at_secs > self.loop.now],
+                orders=orders_of(run, workdir.orders),
+                min_workers=config.min_workers,
+            ),
         )
         self.chief = Chief(chief_state)
         self.chief_front = ChiefFront(self.chief, self.loop, self.network, self.watch)

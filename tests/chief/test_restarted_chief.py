@@ -11,7 +11,7 @@ import pytest
 from hybridsync.chief import service
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import RunState
+from hybridsync.chief.run_state import ChiefSpec, RunState
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import NotRegistered
 from hybridsync.interfaces.messages import Hello, LeaseReply, RoleEvent, RoleState
@@ -32,7 +32,9 @@ from tests.roles import hello, phase_of
 
 
 def restarted_chief(**fields) -> Chief:
-    return Chief(RunState(Ledger(WORKLOAD, **fields), 2, "schema", SYSTEM_CLOCK, math.inf, restarted=True))
+    return Chief(
+        RunState(Ledger(WORKLOAD, **fields), 2, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf, restarted=True))
+    )
 
 
 def role_state(phase: Phase, *stream: tuple[int, int], completed: int = 0, inside: bool = True) -> RoleState:

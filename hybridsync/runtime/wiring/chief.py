@@ -11,7 +11,7 @@ import numpy as np
 
 from hybridsync.chief.bad_units import Unfit
 from hybridsync.chief.chief import Chief
-from hybridsync.chief.run_state import RunState
+from hybridsync.chief.run_state import ChiefSpec, RunState
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import RoleLost
@@ -75,17 +75,19 @@ class ChiefRole:
             config.workers,
             layout.schema_hash,
             clock,
-            lease_secs=math.inf if threads else config.hang.silent_secs,
-            num_servers=1 if threads else config.servers,
-            restarted=restarted,
-            known=opening.known,
-            evict=evict,
-            detector=detector_of(config.policy),
-            unfit=None if threads else Unfit(),
-            orders=opening.orders,
-            ask_stop=ask_stop,
-            leave=leave,
-            min_workers=config.min_workers,
+            ChiefSpec(
+                lease_secs=math.inf if threads else config.hang.silent_secs,
+                num_servers=1 if threads else config.servers,
+                restarted=restarted,
+                known=opening.known,
+                evict=evict,
+                detector=detector_of(config.policy),
+                unfit=None if threads else Unfit(),
+                orders=opening.orders,
+                ask_stop=ask_stop,
+                leave=leave,
+                min_workers=config.min_workers,
+            ),
         )
         if not threads:
             state.frozen = opening.frozen
