@@ -281,6 +281,36 @@ class RunState:
             why = f"no sign of life for {self.members.lease_secs:g} s (hang.silent_secs)"
             self.evict(role, role_id, why)
 
+    def unheard_of(self, present: Iterable[Process]) -> list[Process]:
+        """Return the workers and servers among `present` that have neither registered nor ended, as far as known."""
+        return [
+            process
+            for process in present
+            if process[0] in ("worker", "server")
+            and process not in self.ended
+            and self.members.of(process[0]).get(process[1]) is None
+        ]
+
+    def miss(self, event: RoleEvent) -> None:
+        """Treat a process as lost that an earlier chief knew, and that has not come to this one."""
+        if self.members.of(event.role).get(event.id) is None:
+            self.reports.lost.append(event)
+            self.end_process(event)
+
+    def silent(self, secs: float) -> list[tuple[str, int]]:
+        """Return (role, id) of the live processes that have not been heard of for `secs`."""
+        return self.members.silent(self.clock.monotonic(), secs)
+
+    def awaited(self, workers: Iterable[int]) -> list[int]:
+        """Return which of the workers that were there are not, and are waited for."""
+        now = self.clock.monotonic()
+        return [worker for worker in workers if self.members.is_awaited(worker, now)]
+
+    def unheard(self) -> list[int]:
+        """Return live workers outside the phase that have not said yet what they hold: they have just registered."""
+        outside = self.phase_members.outside(self.members.workers.ids())
+        return [worker for worker in outside if worker not in self.members.resting]
+
     def evict(self, role: str, role_id: int, reason: str, *, quarantined: bool = False) -> None:
         """Treat a live process as lost, and have it ended."""
         member = self.members.of(role).get(role_id)

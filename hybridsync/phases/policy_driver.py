@@ -190,7 +190,7 @@ class PolicyDriver:
 
     def members(self) -> tuple[int, ...]:
         """Return the members of lock-step: the live workers that are not left out; all live ones if none remain."""
-        live, out = self._control.members.live_workers(), self._out(self._current)
+        live, out = self._live(), self._out(self._current)
         return tuple(worker for worker in live if worker not in out) or live
 
     def shares(self, members: tuple[int, ...]) -> tuple[int, ...]:
@@ -202,7 +202,7 @@ class PolicyDriver:
 
     def left_out(self, phase: Phase) -> tuple[int, ...]:
         """Return the live workers that the policy leaves out of a phase."""
-        live, out = self._control.members.live_workers(), self._out(self._current)
+        live, out = self._live(), self._out(self._current)
         return tuple(worker for worker in live if worker in out and worker not in phase.members)
 
     def step_secs(self, phase: Phase) -> float:
@@ -267,11 +267,16 @@ class PolicyDriver:
         )
         return True
 
+    def _live(self) -> tuple[int, ...]:
+        with self._control.turn() as state:
+            return state.members.workers.ids()
+
     def _living(self, action: Action) -> Action:
         """Return an action without the workers that are gone; a successor in a place is another worker."""
         if not isinstance(action, ExcludeWorkers):
             return action
-        out = tuple(worker for worker in action.workers if worker in self._control.members.live_workers())
+        live = self._live()
+        out = tuple(worker for worker in action.workers if worker in live)
         return ExcludeWorkers(out) if out else PLANNED
 
     @staticmethod
@@ -283,7 +288,7 @@ class PolicyDriver:
         view = View(
             now=self._clock.monotonic(),
             units_left=units_left,
-            live=self._control.members.live_workers(),
+            live=self._live(),
             slow={worker: since for worker, since in self._episodes.slow.items() if worker in judged.flagged},
             units_per_sec=judged.units_per_sec,
             holds=holds,

@@ -410,5 +410,6 @@ class SimulatedCluster:
     # --- what the controller needs ---
 
     def _servers(self) -> Mapping[str, Any]:
-        members, count = self.chief.control.members, self.run_.config.servers
-        return {address: self.at(address) for address in (members.address_of("server", i) for i in range(count))}
+        with self.chief.control.turn() as state:
+            addresses = [state.members.address_of("server", index) for index in range(self.run_.config.servers)]
+        return {address: self.at(address) for address in addresses}

@@ -66,12 +66,14 @@ def test_a_chief_that_was_silent_itself_judges_nobody_before_it_has_listened_aga
     chief = make_chief(num_workers=2, clock=clock, lease_secs=3.0)
     begin(chief)
     clock.advance(100.0)
-    chief.control.members.expire()
-    assert chief.control.members.missing_workers() == []
+    with chief.control.turn() as state:
+        state.expire()
+    assert chief.state.members.missing_workers() == []
     for _ in range(7):
         clock.advance(0.5)
-        chief.control.members.expire()
-    assert chief.control.members.missing_workers() == [0, 1]
+        with chief.control.turn() as state:
+            state.expire()
+    assert chief.state.members.missing_workers() == [0, 1]
 
 
 def test_a_silent_worker_is_lost_when_its_lease_runs_out_and_not_before():
@@ -81,14 +83,17 @@ def test_a_silent_worker_is_lost_when_its_lease_runs_out_and_not_before():
     lease(chief, phase, 1)
     for _ in range(5):
         clock.advance(0.5)
-        chief.control.members.expire()
+        with chief.control.turn() as state:
+            state.expire()
     clock.advance(0.4)
     chief.service.report(Report("worker", 0, 1, phase.id))
-    chief.control.members.expire()
-    assert chief.control.members.missing_workers() == []
+    with chief.control.turn() as state:
+        state.expire()
+    assert chief.state.members.missing_workers() == []
     clock.advance(0.2)
-    chief.control.members.expire()
-    assert chief.control.members.missing_workers() == [1]
+    with chief.control.turn() as state:
+        state.expire()
+    assert chief.state.members.missing_workers() == [1]
     (lost,) = [lost for lost in chief.control.take_reports().lost if lost.role == "worker"]
     assert (lost.id, lost.reason) == (1, "no sign of life for 3 s (hang.silent_secs)")
 
@@ -99,9 +104,9 @@ def test_a_worker_that_is_lost_before_the_run_began_is_waited_for_until_its_next
     chief.service.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
     chief.service.role_started(RoleEvent("worker", 1, 500, "restart after signal SIGKILL", 0.0))
     chief.state.waits.raise_failure()
-    assert chief.control.members.missing_workers() == [1]
+    assert chief.state.members.missing_workers() == [1]
     chief.service.register(hello(1, pid=500, restart_count=1))
-    assert chief.control.members.missing_workers() == []
+    assert chief.state.members.missing_workers() == []
 
 
 def test_a_process_in_the_place_of_another_is_news_and_a_first_one_is_not():
@@ -118,7 +123,7 @@ def test_a_worker_that_is_lost_before_it_came_to_a_restarted_chief_is_waited_for
     chief.control.adopt(None)
     chief.service.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
     chief.state.waits.raise_failure()
-    assert chief.control.members.missing_workers() == [0, 1]
+    assert chief.state.members.missing_workers() == [0, 1]
 
 
 def test_a_new_process_that_is_lost_before_it_came_costs_a_running_phase_nothing():
@@ -127,7 +132,7 @@ def test_a_new_process_that_is_lost_before_it_came_costs_a_running_phase_nothing
     chief.service.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
     chief.service.role_lost(RoleEvent("worker", 1, 500, "signal SIGKILL", 0.0))
     chief.state.waits.raise_failure()
-    assert chief.control.members.missing_workers() == [1]
+    assert chief.state.members.missing_workers() == [1]
     assert [lost.pid for lost in chief.control.take_reports().lost] == [101, 500], "the record is to name both"
 
 

@@ -63,7 +63,8 @@ def test_what_is_said_of_an_earlier_phase_is_not_judged():
 def test_a_straggler_that_is_lost_is_one_no_longer():
     chief = judging_chief()
     report_windows(chief, begin(chief, "asp"), 4)
-    chief.control.members.evict(2, "it said nothing")
+    with chief.control.turn() as state:
+        state.evict("worker", 2, "it said nothing")
     assert chief.control.stragglers() == ()
 
 
@@ -101,7 +102,8 @@ def test_a_worker_is_judged_again_once_it_has_its_device_for_itself():
     chief = on_gpus(["0", "1", "2", "2"])
     phase = begin(chief, "asp")
     assert not report_windows(chief, phase, 8, slow=2)
-    chief.control.members.evict(3, "it said nothing")
+    with chief.control.turn() as state:
+        state.evict("worker", 3, "it said nothing")
     found = [decision for _ in range(8) for decision in report_windows(chief, phase, 1, workers=range(3))]
     assert [(decision.worker, decision.flagged) for decision in found] == [(2, True)]
 

@@ -349,7 +349,7 @@ class Job:
             control.judged,
             control.worker_rates,
             control.stamps,
-            control.members.role_states,
+            self.chief.state.members.role_states,
         )
         for read in reads:
             read()

@@ -121,7 +121,8 @@ def test_a_hand_over_of_longer_than_the_lease_costs_no_server(scene: Scene) -> N
             clock.advance(0.5)
             wanted.release()
             silent = silent or not beats.acquire(timeout=SECS / 4)
-            chief.control.members.expire()
+            with chief.control.turn() as state:
+                state.expire()
 
     scene.gate.meanwhile = a_long_time
     scene.gate.go_on.set()
@@ -131,7 +132,7 @@ def test_a_hand_over_of_longer_than_the_lease_costs_no_server(scene: Scene) -> N
     over.set()
     wanted.release()
     heartbeat.result(SECS)
-    assert evicted == [] and chief.control.members.num_live_servers() == 1
+    assert evicted == [] and len(chief.state.members.servers.ids()) == 1
 
 
 def test_a_repeat_waits_for_the_first_call_and_shares_its_outcome(scene: Scene) -> None:

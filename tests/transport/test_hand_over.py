@@ -105,12 +105,16 @@ def test_a_hand_over_that_takes_longer_than_the_lease_costs_no_server(
                 if clock.now - began > LEASE_SECS:
                     served.go_on.set()
 
+    def expire() -> None:
+        with chief.control.turn() as state:
+            state.expire()
+
     notes: list[str] = []
     with ThreadPoolExecutor(1) as threads:
         heartbeat = threads.submit(beat)
         try:
             servers = {served.address: served.client}
-            entering = ServerEntry(chief.control, SYSTEM_CLOCK, chief.control.members.expire, notes.append)
+            entering = ServerEntry(chief.control, SYSTEM_CLOCK, expire, notes.append)
             entering.enter(served.phase, servers, served.num_bytes)
         finally:
             over.set()

@@ -183,10 +183,11 @@ class ChiefRole:
         self, evaluator_at: Callable[[str], EvaluatorPort], request: EvaluationRequest
     ) -> Evaluation:
         """Have the last worker measure a state: the first one is a replica's holder more often."""
-        members = self.chief.control.members
-        if not (workers := members.live_workers()):
-            raise RoleLost("no worker is there to measure a state")
-        return evaluator_at(members.address_of("worker", workers[-1])).evaluate(request)
+        with self.chief.control.turn() as state:
+            if not (workers := state.members.workers.ids()):
+                raise RoleLost("no worker is there to measure a state")
+            address = state.members.address_of("worker", workers[-1])
+        return evaluator_at(address).evaluate(request)
 
     def _forget(self, sequence: int) -> None:
         """Drop logged updates behind the state that a run goes on from."""
