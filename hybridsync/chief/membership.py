@@ -208,6 +208,10 @@ class RunMembership:
             for member in members.expired(now, secs)
         ]
 
+    def held_states(self) -> dict[int, StateVersion]:
+        """Return workers between two phases that hold a state, with what they hold."""
+        return {worker: held for worker, held in self.resting.items() if held is not None}
+
     def live(self) -> list[tuple[str, int]]:
         """Return (role, id) of every live process: servers first, ascending."""
         servers = [("server", server) for server in self.servers.ids()]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from hybridsync.chief.ledger import Counts, Ledger
-from hybridsync.chief.member_control import MemberControl
 from hybridsync.chief.membership import Doing
 from hybridsync.chief.orders import Orders
 from hybridsync.chief.report_buffer import ReportBuffer
@@ -29,14 +29,21 @@ class RunControl:
     Attributes:
       ledger: the run's accounting. It takes no lock: the controller calls no method of it that changes anything.
       orders: the orders of the run's user, behind a lock of their own.
-      members: the run's workers and servers.
     """
 
     def __init__(self, state: RunState) -> None:
         self._state, self._condition = state, state.condition
         self.ledger: Ledger = state.ledger
         self.orders: Orders = state.orders
-        self.members = MemberControl(state)
+
+    @contextmanager
+    def turn(self) -> Iterator[RunState]:
+        """Hold the run's lock for a turn: what is read in it belongs together.
+
+        Nothing may wait in a turn, and nothing that changes may be kept beyond it: it is copied.
+        """
+        with self._condition:
+            yield self._state
 
     # --- phases ---
 

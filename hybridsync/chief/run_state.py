@@ -5,7 +5,8 @@ Roles reach it through `service.ChiefService`, the controller through `run_contr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from hybridsync.chief.bad_units import Divergence, PoisonUnits, Unfit
 from hybridsync.chief.clock_sync import ClockOffsets
@@ -26,6 +27,40 @@ from hybridsync.policies.straggler_detector import Detector, NullDetector
 from hybridsync.telemetry.run_figures import RunFigures
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChiefSpec:
+    """What is said of a run at its chief. Its defaults are those of a first chief, whose roles are processes."""
+
+    num_servers: int = 1
+    """Parameter servers of the run."""
+    min_workers: int = 0
+    """The fewest workers that a phase begins with; 0 for all of them."""
+    late: Collection[int] = ()
+    """Workers that join later: the start does not wait for them to register."""
+    lease_secs: float = LEASE_SECS
+    """A process without a sign of life for so long is lost; infinite for threads, which cannot die unnoticed."""
+    restarted: bool = False
+    """Roles may be in the middle of a phase; until it is adopted, or known that there is none, they wait."""
+    known: int = 0
+    """Number of units that an earlier chief knew to be applied, of which the ledger may not have heard."""
+    detector: Detector | None = None
+    """Judges workers by what they report; None disables the detection of stragglers."""
+    unfit: Unfit | None = None
+    """Finds workers whose units are not finite; None where no process can be started in their place."""
+    orders: Orders | None = None
+    """The orders of the run's user; None keeps them in memory."""
+    evict: Callable[[RoleEvent], None] = lambda event: None
+    """Has the process ended of a role that is given up. It is called at once, under the lock: a thread that is in a
+    call to that process waits for an answer."""
+    ask_stop: Callable[[], object] = lambda: None
+    """Notifies the process that starts chiefs that the run's user has it stopped."""
+    leave: Callable[[], object] = lambda: None
+    """Notifies the process that starts roles that they are about to be told to leave."""
+
+
+FIRST_CHIEF = ChiefSpec()
+
+
 class RunState:
     """Holds everything that the chief knows of its run.
 
@@ -38,19 +73,7 @@ class RunState:
       num_workers: slots of the run.
       schema: `Layout.schema_hash` that every role has to share.
       clock: clock for leases, deadlines and rates.
-      lease_secs: a process without a sign of life for so long is lost; infinite for threads, which cannot die
-        unnoticed.
-      num_servers: parameter servers of the run.
-      restarted: roles may be in the middle of a phase; until it is adopted, or known that there is none, they wait.
-      known: number of units that an earlier chief knew to be applied, of which the ledger may not have heard.
-      evict: has the process ended of a role that is given up; called at once, under the lock: a thread that is in a
-        call to that process waits for an answer.
-      late: workers that join later: the start does not wait for them to register.
-      detector: judges workers by what they report; None disables the detection of stragglers.
-      unfit: finds workers whose units are not finite; None where no process can be started in their place.
-      orders: the orders of the run's user; None keeps them in memory.
-      ask_stop: notifies the process that starts chiefs that the run's user has it stopped.
-      leave: notifies the process that starts roles that they are about to be told to leave.
+      spec: what else is said of the run.
 
     Attributes:
       members: membership of the run.
@@ -77,38 +100,33 @@ class RunState:
         num_workers: int,
         schema: str,
         clock: Clock,
-        lease_secs: float = LEASE_SECS,
-        num_servers: int = 1,
-        restarted: bool = False,
-        known: int = 0,
-        evict: Callable[[RoleEvent], None] = lambda event: None,
-        late: Iterable[int] = (),
-        detector: Detector | None = None,
-        unfit: Unfit | None = None,
-        orders: Orders | None = None,
-        ask_stop: Callable[[], object] = lambda: None,
-        leave: Callable[[], object] = lambda: None,
-        min_workers: int = 0,
+        spec: ChiefSpec = FIRST_CHIEF,
     ) -> None:
         self.clock, self.schema, self.ledger = clock, schema, ledger
         self.condition = clock.condition()
         self.waits = Waits(clock, self.condition)
         self.members = RunMembership(
-            num_workers, num_servers, lease_secs, now=clock.monotonic(), late=late, min_workers=min_workers
+            num_workers,
+            spec.num_servers,
+            spec.lease_secs,
+            now=clock.monotonic(),
+            late=spec.late,
+            min_workers=spec.min_workers,
         )
         self.leases = Leases(ledger)
         self.phase_members = PhaseMembership()
         self.grouping: GroupRounds | None = None
         self.reports = ReportBuffer()
-        self.suspects, self.unfit, self.divergence = PoisonUnits(), unfit, Divergence()
+        self.suspects, self.unfit, self.divergence = PoisonUnits(), spec.unfit, Divergence()
         self.offsets = ClockOffsets()
-        self.detector = detector or NullDetector()
-        self.restarted, self.known, self.end_process = restarted, known, evict
+        self.detector = spec.detector or NullDetector()
+        self.restarted, self.known, self.end_process = spec.restarted, spec.known, spec.evict
         self.preempted = self.is_leaving = self.over = False
         self.refusal = ""
         self.stop_reason: str | None = None
         self.on_break: Callable[[], object] = lambda: None
-        self.orders, self.ask_stop, self.leave, self.figures = orders or Orders(), ask_stop, leave, RunFigures()
+        self.orders, self.figures = spec.orders or Orders(), RunFigures()
+        self.ask_stop, self.leave = spec.ask_stop, spec.leave
         self.revoked: set[PhaseId] = set()
         self.fenced: list[tuple[int, int]] = []
         self.informed: set[tuple[str, int]] = set()
@@ -262,6 +280,36 @@ class RunState:
         for role, role_id in self.members.expire(self.clock.monotonic()):
             why = f"no sign of life for {self.members.lease_secs:g} s (hang.silent_secs)"
             self.evict(role, role_id, why)
+
+    def unheard_of(self, present: Iterable[Process]) -> list[Process]:
+        """Return the workers and servers among `present` that have neither registered nor ended, as far as known."""
+        return [
+            process
+            for process in present
+            if process[0] in ("worker", "server")
+            and process not in self.ended
+            and self.members.of(process[0]).get(process[1]) is None
+        ]
+
+    def miss(self, event: RoleEvent) -> None:
+        """Treat a process as lost that an earlier chief knew, and that has not come to this one."""
+        if self.members.of(event.role).get(event.id) is None:
+            self.reports.lost.append(event)
+            self.end_process(event)
+
+    def silent(self, secs: float) -> list[tuple[str, int]]:
+        """Return (role, id) of the live processes that have not been heard of for `secs`."""
+        return self.members.silent(self.clock.monotonic(), secs)
+
+    def awaited(self, workers: Iterable[int]) -> list[int]:
+        """Return which of the workers that were there are not, and are waited for."""
+        now = self.clock.monotonic()
+        return [worker for worker in workers if self.members.is_awaited(worker, now)]
+
+    def unheard(self) -> list[int]:
+        """Return live workers outside the phase that have not said yet what they hold: they have just registered."""
+        outside = self.phase_members.outside(self.members.workers.ids())
+        return [worker for worker in outside if worker not in self.members.resting]
 
     def evict(self, role: str, role_id: int, reason: str, *, quarantined: bool = False) -> None:
         """Treat a live process as lost, and have it ended."""

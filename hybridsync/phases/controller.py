@@ -134,7 +134,9 @@ class Controller:
     def _finish(self) -> Summary:
         self._run.saving.collect(all_of_them=True)
         completed = self._run.control.num_applied >= self._run.config.workload
-        if not completed and (failure := self._run.control.members.all_quarantined) is not None:
+        with self._run.control.turn() as chief:
+            failure = chief.members.all_quarantined()
+        if not completed and failure is not None:
             raise failure
         if not completed and (lost := self._run.state.lost_at_stop):
             saved, why = self._run.control.num_applied, self._run.state.lost_why

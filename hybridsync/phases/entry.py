@@ -127,7 +127,8 @@ class EntryStage:
         """
         state = self._run.state
         while (mesh := self._process_groups.mesh(self._policy_driver.members(), mode)) is None:
-            workers = self._run.control.members.live_workers()
+            with self._run.control.turn() as chief:
+                workers = chief.members.workers.ids()
             state.snapshot, state.source = self._process_groups.renew(state.snapshot, state.source)
             self._upkeep.take_fenced()
             self._arrivals.await_again(workers)
@@ -234,7 +235,8 @@ class ServerEntry:
     def _is_over(self, calls: Mapping[str, Future[StateVersion]]) -> bool:
         """Return whether nothing is left to wait for."""
         failed = any(call.done() and call.exception() is not None for call in calls.values())
-        lost = not all(map(self._control.members.is_live, calls))
+        with self._control.turn() as state:
+            lost = not all(map(state.members.is_live, calls))
         return failed or lost or self._is_broken() or self._control.preempted or all(c.done() for c in calls.values())
 
     def _is_broken(self) -> bool:
@@ -244,7 +246,9 @@ class ServerEntry:
         """Raise what has ended the wait, unless every server has entered."""
         if all(call.done() and call.exception() is None for call in calls.values()):
             return
-        if lost := [number for number, address in enumerate(calls) if not self._control.members.is_live(address)]:
+        with self._control.turn() as state:
+            lost = [number for number, address in enumerate(calls) if not state.members.is_live(address)]
+        if lost:
             raise RoleLost(f"servers {lost} were lost while they entered phase {phase.id}")
         for call in calls.values():
             if call.done():
@@ -254,7 +258,8 @@ class ServerEntry:
         raise Preempted(f"asked to stop while servers enter phase {phase.id}; run the same command again")
 
     def _progress(self, phase: Phase, missing: list[int], num_bytes: int, waited: float) -> str:
-        entering = [number for number in missing if number in self._control.members.entering()]
+        with self._control.turn() as state:
+            entering = [number for number in missing if number in state.members.entering]
         silent = [number for number in missing if number not in entering]
         text = f"phase {phase.id}: the hand-over of {num_bytes / 1e6:,.1f} MB has taken {waited:.0f} s"
         text += f", servers {entering} are fetching it" if entering else ""

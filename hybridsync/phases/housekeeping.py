@@ -49,7 +49,8 @@ class Housekeeping:
         This is the tick while servers enter a phase: they hear of lost workers once they have entered.
         """
         self._watchdog.progress()
-        self._control.members.expire()  # first: after a pause of this process nobody counts as silent
+        with self._control.turn() as state:
+            state.expire()  # first: after a pause of this process nobody counts as silent
         self._pace.warn_of_silent()
         self._reporter.tick()
 
@@ -60,7 +61,8 @@ class Housekeeping:
           PhaseBroken: the primary could not be notified.
         """
         self._watchdog.progress()
-        self._control.members.expire()  # first: after a pause of this process nobody counts as silent
+        with self._control.turn() as state:
+            state.expire()  # first: after a pause of this process nobody counts as silent
         self._pace.warn_of_silent()
         self._pace.reclaim_tail(self._state.phase)
         if self._control.stamps()[0]:

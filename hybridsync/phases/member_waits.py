@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from hybridsync.chief.run_control import RunControl
+from hybridsync.chief.run_state import RunState
 from hybridsync.config import RunConfig
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import Preempted, WaitTimeout
@@ -45,8 +46,7 @@ class MemberWaits:
           PhaseBroken: the current phase lost a member.
           WaitTimeout: a role did not come.
         """
-        members = self._control.members
-        self._await(lambda: len(members.live_workers()) >= members.num_awaited(), self._config.servers)
+        self._await(lambda run: len(run.members.workers.ids()) >= run.members.num_awaited(), self._config.servers)
 
     def await_again(self, workers: Collection[int]) -> None:
         """Wait until the workers are back that were started again, but for those whose hosts stay away.
@@ -54,8 +54,7 @@ class MemberWaits:
         Raises:
           Preempted, PhaseBroken, WaitTimeout: see `await_all`.
         """
-        members = self._control.members
-        self._await(lambda: self._are_enough() and not members.awaited(workers), self._config.servers)
+        self._await(lambda run: _are_enough(run) and not run.awaited(workers), self._config.servers)
 
     def await_needed(self, mode: SyncMode) -> None:
         """Wait until a phase can begin: with the fewest workers that it needs, and every server where it is served.
@@ -63,7 +62,7 @@ class MemberWaits:
         Raises:
           Preempted, PhaseBroken, WaitTimeout: see `await_all`.
         """
-        self._await(self._are_enough, self._config.servers if mode.is_served else 0)
+        self._await(_are_enough, self._config.servers if mode.is_served else 0)
 
     def await_registrations(self, present: Iterable[Process]) -> None:
         """Wait until every role has been heard of, or none has come for SETTLE_SECS of those that live.
@@ -74,12 +73,15 @@ class MemberWaits:
         Args:
           present: processes that an earlier chief has registered.
         """
-        members, limit = self._control.members, self._config.hang.silent_secs
+        limit = self._config.hang.silent_secs
         present = tuple(present)
         known, since = 0, self._clock.monotonic()
         silent_at = since + limit
-        while self._clock.monotonic() - since < SETTLE_SECS or members.unheard_of(present):
-            heard = len(members.live_workers()) + members.num_live_servers()
+        while True:
+            with self._control.turn() as run:
+                heard, unheard = len(run.members.live()), run.unheard_of(present)
+            if self._clock.monotonic() - since >= SETTLE_SECS and not unheard:
+                break
             if heard >= self._config.workers + self._config.servers:
                 return
             if heard != known:
@@ -87,28 +89,25 @@ class MemberWaits:
             if self._clock.monotonic() >= silent_at:
                 break
             self._control.wait_until(lambda: False, TICK_SECS)
-        for role, role_id, restart_count, pid in members.unheard_of(present):
-            reason = f"no sign of life for {limit:g} s since the chief was restarted (hang.silent_secs)"
-            members.miss(RoleEvent(role, role_id, pid, reason, self._clock.wall(), restart_count=restart_count))
+        with self._control.turn() as run:
+            for role, role_id, restart_count, pid in run.unheard_of(present):
+                reason = f"no sign of life for {limit:g} s since the chief was restarted (hang.silent_secs)"
+                run.miss(RoleEvent(role, role_id, pid, reason, self._clock.wall(), restart_count=restart_count))
 
-    def _are_enough(self) -> bool:
-        members = self._control.members
-        return len(members.live_workers()) >= members.num_needed()
-
-    def _await(self, workers_here: Callable[[], bool], num_servers: int) -> None:
-        members = self._control.members
-
+    def _await(self, workers_here: Callable[[RunState], bool], num_servers: int) -> None:
         def here() -> bool:
-            return workers_here() and members.num_live_servers() >= num_servers
+            with self._control.turn() as run:
+                return workers_here(run) and len(run.members.servers.ids()) >= num_servers
 
         now = self._clock.monotonic()
         deadline, say_at = now + START_DEADLINE_SECS, now + SAY_SECS
         while not self._control.watch(here, TICK_SECS):
             now = self._clock.monotonic()
-            missing = (
-                f"workers {members.missing_workers()} have not registered; "
-                f"{members.num_live_servers()} of {self._config.servers} servers have"
-            )
+            with self._control.turn() as run:
+                missing = (
+                    f"workers {run.members.missing_workers()} have not registered; "
+                    f"{len(run.members.servers.ids())} of {self._config.servers} servers have"
+                )
             if self._control.preempted:
                 raise Preempted(f"asked to stop while {missing}; run the same command again")
             if now >= deadline:
@@ -117,3 +116,7 @@ class MemberWaits:
                 self._say(f"waiting: {missing}")
                 say_at = deadline
             self._tick()
+
+
+def _are_enough(run: RunState) -> bool:
+    return len(run.members.workers.ids()) >= run.members.num_needed()

@@ -1,15 +1,20 @@
-"""Asks the online policy how a lock-step stage is to be carried out, and keeps who is left out and what is detoured.
+"""Decides when the current phase is left, and for what: a user's order, the knee of the loss, an online policy, a join.
 
-The policy is asked only here, for every runtime and the simulator. A change that it wants becomes a phase change by the
-one mechanism: other members or shares regroup, as for a join, and another protocol is a switch that is committed. A
-decision changes the schedule where the next phase is entered, and only if the stage is not done by then.
+`change_of` is asked again and again while a phase is in progress. The first of these that wants a change has it:
 
-An order of the run's user comes before all of this. For the rest of its stage the run enters the ordered protocol, with
-all workers, and asks neither the policy nor the trigger. It is a switch by the same mechanism.
+1. An order of the run's user. For the rest of its stage the run enters the ordered protocol, with all workers.
+2. The trigger: the loss has passed its knee, so that the stage of lock-step has done its part.
+3. The online policy, which may leave stragglers out, weigh the shares of a step, or detour to another protocol. No
+   other module asks it, in no runtime and not in the simulator.
+4. Workers that have come since a lock-step phase began.
 
-A restarted chief knows the detours from the last commit and from the phase that its roles are in; its detector, and so
-its policy, begin anew. A resumed run begins with its plan's stage and all workers; an early end that was decided before
-is handed in only while the configuration still asks for it (`schedule.resumed`).
+A change is one of two events of the one mechanism. `Begin` is a switch, which is committed: another protocol.
+`Regroup` is not: other members or shares of the same one. What was decided takes effect in `next_segment`, where the
+next phase is entered, and only if the stage is not done by then.
+
+A restarted chief knows the detours from the last commit and from the phase that its roles are in (`adopt`); its
+detector, and so its policy, start without a memory. A resumed run begins with its plan's stage and all workers; an
+early end that was decided before is handed in only while the configuration still asks for it (`schedule.resumed`).
 """
 
 from __future__ import annotations
@@ -41,6 +46,9 @@ from hybridsync.policies.online import Policy
 from hybridsync.policies.step_shares import of_members
 from hybridsync.training.run import Run
 
+Change = tuple[state_machine.Event, str]
+"""How a phase is to be left, and the reason that the next one is announced with."""
+
 KEEP_AGAIN_SECS = 1.0
 """After so long the disk is asked again to keep what an order is bound to."""
 
@@ -70,7 +78,7 @@ class PolicyDriver:
         detours: tuple[Range, ...] = (),
     ) -> None:
         self._control, self._reporter, self._policy, self._clock = control, reporter, policy, clock
-        self._fixed = run.config.policy.shares
+        self._planned_shares = run.config.policy.shares
         stages = zip(run.plan.stages, run.stages, run.plan.ends(run.config.workload), strict=True)
         self.schedule = StageSchedule(
             tuple(
@@ -83,46 +91,57 @@ class PolicyDriver:
                 for stage, protocol, end in stages
             )
         ).with_saved_detours(detours)
-        workload = run.config.workload
-        self._knee = Knee(max(1, workload // WINDOWS)) if run.config.policy.trigger == "knee" else None
-        self._ends = False
-        self._keep_again = 0.0
-        self._holds: Action = PLANNED
-        self._wanted: Action = PLANNED
+        # None where no trigger is configured. It is one knee of the run, not of each stage.
+        self._knee = Knee(max(1, run.config.workload // WINDOWS)) if run.config.policy.trigger == "knee" else None
+        # How the current phase carries lock-step out, and how the next one is to. They differ from the policy's answer
+        # until the next phase is entered. Both are PLANNED in a stage that is not one of lock-step.
+        self._current: Action = PLANNED
+        self._next: Action = PLANNED
+        self._ends_stage = False  # the knee was passed: the schedule ends the stage where the next phase is entered
         self._episodes = Episodes()
-        self._told: tuple[str, str, tuple[int, ...]] = ("", "", ())
+        self._keep_orders_at = 0.0  # monotonic seconds
+        self._last_reported: tuple[str, str, tuple[int, ...]] = ("", "", ())  # action, why, stragglers
 
     # --- while a phase is in progress ---
 
-    def change_of(self, phase: Phase) -> tuple[state_machine.Event, str] | None:
+    def change_of(self, phase: Phase) -> Change | None:
         """Return how the phase is to be left, and why: its members or its protocol are to change; None to stay."""
         now = self._clock.monotonic()
-        if now >= self._keep_again:
+        if now >= self._keep_orders_at:
             self._control.orders.keep()
-            self._keep_again = now + KEEP_AGAIN_SECS
+            self._keep_orders_at = now + KEEP_AGAIN_SECS
+        # Before the return: an episode is as long as it is, whether or not anything may change meanwhile.
         self._episodes.record(self._control.stragglers(), now)
         if not self._control.stamps()[0] or self._reporter.switch_pending:
-            return None
+            return None  # a change costs what the last one did, which is not known before this phase's first update
         applied = self._control.num_applied  # read once: a report may end the run between two reads
         if applied < phase.end_units and (order := self._order(applied)) is not None:
-            away = self.schedule.since is not None or self._holds != PLANNED
-            if order.spec != phase.spec or away:  # what a policy has changed ends with the order, too
-                return state_machine.Begin(), "ordered"
-            if order.stage == PENDING:  # the ordered protocol is entered already
-                self._control.orders.begin(self.schedule.stage(applied))
-            return self._join(phase)
-        if self._passes_knee(phase):
-            self._ends = True
-            return state_machine.Begin(), "policy"
-        self._holds = self._living(self._holds)
-        if units_left := self._units_left(phase, applied):
-            self._wanted = self._living(self._ask(self._holds, applied, units_left))
-            if self._wanted != self._holds:
-                away = isinstance(self._wanted, TemporaryProtocol) or isinstance(self._holds, TemporaryProtocol)
-                return (state_machine.Begin() if away else state_machine.Regroup()), "policy"
-        return self._join(phase)
+            change = self._change_to_order(phase, order, applied)
+        elif self._passes_knee(phase, applied):
+            self._ends_stage, change = True, (state_machine.Begin(), "policy")
+        else:
+            change = self._change_by_policy(phase, applied)
+        return change or self._join(phase)
 
-    def _join(self, phase: Phase) -> tuple[state_machine.Event, str] | None:
+    def _change_to_order(self, phase: Phase, order: Order, applied: int) -> Change | None:
+        is_changed_by_policy = self.schedule.since is not None or self._current != PLANNED
+        if order.spec != phase.spec or is_changed_by_policy:  # what a policy has changed ends with the order, too
+            return state_machine.Begin(), "ordered"
+        if order.stage == PENDING:  # the ordered protocol is entered already
+            self._control.orders.begin(self.schedule.stage(applied))
+        return None
+
+    def _change_by_policy(self, phase: Phase, applied: int) -> Change | None:
+        self._current = self._living(self._current)
+        if not (units_left := self._units_left(phase, applied)):
+            return None
+        self._next = self._living(self._ask(self._current, applied, units_left))
+        if self._next == self._current:
+            return None
+        changes_protocol = isinstance(self._next, TemporaryProtocol) or isinstance(self._current, TemporaryProtocol)
+        return (state_machine.Begin() if changes_protocol else state_machine.Regroup()), "policy"
+
+    def _join(self, phase: Phase) -> Change | None:
         """Return that a lock-step phase is to go on with more members, if there are more."""
         if not phase.servers and set(self.members()) - set(phase.members):
             return state_machine.Regroup(), "join"
@@ -148,42 +167,42 @@ class PolicyDriver:
         The state that a switch hands over is committed before the next phase is entered: what was decided by then is
         in its checkpoint, too, so that a resume from it does not go back to the stage that was left.
         """
-        return self._decided(units).saved_detours(units)
+        return self._with_early_end(units).saved_detours(units)
 
     def next_segment(self, units: int) -> Segment:
         """Return what is entered at `units`, where the phase before it has ended, as decided."""
-        self.schedule, self._ends = self._decided(units), False
+        self.schedule, self._ends_stage = self._with_early_end(units), False
         schedule = self.schedule.rolled_back(units)
         if (order := self._control.orders.begin(schedule.stage(units))) is not None:
-            self.schedule, self._holds, self._wanted = schedule.end_detour(units), PLANNED, PLANNED
+            self._current = self._next = PLANNED
+            self.schedule = schedule.end_detour(units)
             stage = self.schedule.stage(units)
             return Segment(order.spec, self.schedule.end(stage), stage, order=order.number)
         if not schedule.spans[schedule.stage(units)].lock_step:
-            self._wanted = PLANNED
-        elif self._wanted == PLANNED:  # a worker may be slow where a stage begins, or is entered again
+            self._next = PLANNED
+        elif self._next == PLANNED:  # a worker may be slow where a stage begins, or is entered again
             planned = schedule.end_detour(units)
-            self._wanted = self._ask(PLANNED, units, planned.end(planned.stage(units)) - units)
-        self.schedule = (
-            schedule.begin_detour(units) if isinstance(self._wanted, TemporaryProtocol) else schedule.end_detour(units)
-        )
-        self._holds = self._wanted
+            self._next = self._ask(PLANNED, units, planned.end(planned.stage(units)) - units)
+        is_detour = isinstance(self._next, TemporaryProtocol)
+        self.schedule = schedule.begin_detour(units) if is_detour else schedule.end_detour(units)
+        self._current = self._next
         return self.schedule.at(units)
 
     def members(self) -> tuple[int, ...]:
         """Return the members of lock-step: the live workers that are not left out; all live ones if none remain."""
-        live, out = self._control.members.live_workers(), self._out(self._holds)
+        live, out = self._live(), self._out(self._current)
         return tuple(worker for worker in live if worker not in out) or live
 
     def shares(self, members: tuple[int, ...]) -> tuple[int, ...]:
         """Return the units of a lock-step step that each member takes, () for one each."""
-        if isinstance(self._holds, WeightedShares):
-            own = self._holds.of(members)
+        if isinstance(self._current, WeightedShares):
+            own = self._current.of(members)
             return own if set(own) != {1} else ()
-        return of_members(self._fixed, members)
+        return of_members(self._planned_shares, members)
 
     def left_out(self, phase: Phase) -> tuple[int, ...]:
         """Return the live workers that the policy leaves out of a phase."""
-        live, out = self._control.members.live_workers(), self._out(self._holds)
+        live, out = self._live(), self._out(self._current)
         return tuple(worker for worker in live if worker in out and worker not in phase.members)
 
     def step_secs(self, phase: Phase) -> float:
@@ -214,19 +233,18 @@ class PolicyDriver:
             self.schedule = schedule.end_stage_early(units)
         elif phase.mode.is_served and span.lock_step:
             self.schedule = schedule.begin_detour(units)
-            self._holds = self._wanted = TemporaryProtocol(phase.spec)
+            self._current = self._next = TemporaryProtocol(phase.spec)
 
     # --- inside ---
 
-    def _decided(self, units: int) -> StageSchedule:
+    def _with_early_end(self, units: int) -> StageSchedule:
         """Return the schedule on which a lock-step stage has ended at `units`, if that was decided."""
-        return self.schedule.rolled_back(units).end_stage_early(units) if self._ends else self.schedule
+        return self.schedule.rolled_back(units).end_stage_early(units) if self._ends_stage else self.schedule
 
-    def _passes_knee(self, phase: Phase) -> bool:
+    def _passes_knee(self, phase: Phase, applied: int) -> bool:
         """Follow the loss; returns whether it says that the current lock-step stage has done its part."""
         if self._knee is None:
             return False
-        applied = self._control.num_applied
         passed = self._knee.observe(applied, *self._reporter.take_losses())
         if not passed or applied >= phase.end_units or self.schedule.since is not None:
             return False
@@ -249,11 +267,16 @@ class PolicyDriver:
         )
         return True
 
+    def _live(self) -> tuple[int, ...]:
+        with self._control.turn() as state:
+            return state.members.workers.ids()
+
     def _living(self, action: Action) -> Action:
         """Return an action without the workers that are gone; a successor in a place is another worker."""
         if not isinstance(action, ExcludeWorkers):
             return action
-        out = tuple(worker for worker in action.workers if worker in self._control.members.live_workers())
+        live = self._live()
+        out = tuple(worker for worker in action.workers if worker in live)
         return ExcludeWorkers(out) if out else PLANNED
 
     @staticmethod
@@ -265,7 +288,7 @@ class PolicyDriver:
         view = View(
             now=self._clock.monotonic(),
             units_left=units_left,
-            live=self._control.members.live_workers(),
+            live=self._live(),
             slow={worker: since for worker, since in self._episodes.slow.items() if worker in judged.flagged},
             units_per_sec=judged.units_per_sec,
             holds=holds,
@@ -274,18 +297,18 @@ class PolicyDriver:
             episodes=self._episodes.lengths,
         )
         choice = self._policy.decide(view)
-        self._tell(choice, view, judged.threshold)
+        self._report(choice, view, judged.threshold)
         return choice.action
 
-    def _tell(self, choice: Choice, view: View, threshold: float | None) -> None:
+    def _report(self, choice: Choice, view: View, threshold: float | None) -> None:
         """Write a decision, once: a change, or why there is none though somebody is slow."""
         slow = tuple(sorted(view.slow))
         news = choice.action.name, choice.why, slow
-        if not choice.why or news == self._told:
+        if not choice.why or news == self._last_reported:
             if not slow and choice.action == view.holds:
-                self._told = ("", "", ())
+                self._last_reported = ("", "", ())
             return
-        self._told = news
+        self._last_reported = news
         stays = choice.action == view.holds
         numbers: dict[str, Any] = dataclasses.asdict(choice)
         del numbers["action"]

@@ -120,7 +120,8 @@ class ProgressWatchdog:
     def warn_of_silent(self) -> None:
         """Name the processes whose heartbeats stay away, before they are given up."""
         limit = self._limits.silent_secs
-        silent = () if self._threads else self._control.members.silent(warn_secs(limit))
+        with self._control.turn() as state:
+            silent = [] if self._threads else state.silent(warn_secs(limit))
         self._warn(dict.fromkeys(silent, silence_in_words(limit)), self._silent)
         self._silent = frozenset(silent)
 
@@ -138,7 +139,8 @@ class ProgressWatchdog:
         why = f"worker {worker} has been {words.what} for more than {words.limit_secs:.3g} s ({words.setting})"
         if self._threads:
             raise WaitTimeout(f"{why}{_RESUME}")
-        self._control.members.evict(worker, f"{why}, and others wait for it")
+        with self._control.turn() as state:
+            state.evict("worker", worker, f"{why}, and others wait for it")
 
     def await_together(self, phase: Phase, tick: Callable[[], None], *, final: bool) -> None:
         """Call everybody in a group phase to a full synchronisation, and wait until the first member has its state.

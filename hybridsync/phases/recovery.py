@@ -98,7 +98,7 @@ class Recovery:
     def _newest(self, phase: Phase, captured: tuple[Snapshot, str], unit_secs: float) -> Found:
         snapshot, source = captured
         served = None
-        if phase.mode.is_served and all(map(self._run.control.members.is_live, phase.servers)):
+        if phase.mode.is_served and all(map(self._is_live, phase.servers)):
             served = self._from_servers(phase)
             if source == phase.servers[0]:
                 source = GONE  # a holder has room for one snapshot: should this one fail, the last is lost too
@@ -106,12 +106,12 @@ class Recovery:
         if served is not None:
             return served
         # One may hold the newest state
-        self._run.control.wait_until(lambda: not self._run.control.members.unheard(), self._gather_secs)
-        while snapshot.held.units >= self._committed_source.units and self._run.control.members.is_live(source):
+        self._run.control.wait_until(lambda: not self._unheard(), self._gather_secs)
+        while snapshot.held.units >= self._committed_source.units and self._is_live(source):
             found = self._from_workers(snapshot.held.units, snapshot, phase.mode)
             if found is not None:
                 return found
-            if self._run.control.members.is_live(source):  # and was not evicted just now, being one of those workers
+            if self._is_live(source):  # and was not evicted just now, being one of those workers
                 return Found(snapshot, source, rolled_back=True)
         found = self._from_workers(self._committed_source.units, snapshot, phase.mode)
         newest = found.snapshot.held.units if found else self._committed_source.units
@@ -138,12 +138,14 @@ class Recovery:
             allowed = {worker: max(secs, self._leave_secs(doing.get(worker, NOTHING))) for worker in missing}
             if late := [worker for worker in missing if now - started > allowed[worker]]:
                 self._rescue(late, phase)
-                for worker in late:
-                    why = f"did not come back from a broken phase within {allowed[worker]:g} s"
-                    self._run.control.members.evict(worker, why)
+                with self._run.control.turn() as state:
+                    for worker in late:
+                        why = f"did not come back from a broken phase within {allowed[worker]:g} s"
+                        state.evict("worker", worker, why)
                 continue
             self._run.watchdog.progress()
-            self._run.control.members.expire()
+            with self._run.control.turn() as state:
+                state.expire()
             self._run.control.wait_until(lambda: not self._run.control.missing_back(), EXPIRE_SECS)
 
     def _leave_secs(self, doing: Doing) -> float:
@@ -156,16 +158,18 @@ class Recovery:
 
         Its training thread is where nothing can reach it, in the user's own code for example; its holder is not.
         """
-        silent = self._run.control.members.silent(GATHER_SECS)
+        with self._run.control.turn() as state:
+            silent = state.silent(GATHER_SECS)
         alive = [worker for worker in missing if ("worker", worker) not in silent]
         if not alive or not phase.mode.moves_together:
             return
         try:
-            source = self._run.control.members.address_of("worker", alive[0])
+            source = self._address_of(alive[0])
             holder = self._holder_at(source)
             self._run.watchdog.progress()
             snapshot = holder.take_snapshot(phase.id, True)
-            resting = max((held.units for held in self._run.control.members.resting().values()), default=0)
+            with self._run.control.turn() as state:
+                resting = max((held.units for held in state.members.held_states().values()), default=0)
             if snapshot.held.units > max(resting, self._committed_source.units):
                 self._committed_source.adopt(snapshot, source, holder)
         except UNREACHED:
@@ -183,7 +187,7 @@ class Recovery:
             failed: dict[int, HybridSyncError] = {}
             for worker, held in holders.items():
                 try:
-                    source = self._run.control.members.address_of("worker", worker)
+                    source = self._address_of(worker)
                     self._run.watchdog.progress()
                     snapshot = self._holder_at(source).take_snapshot(held.phase_id, True)
                     return Found(
@@ -194,22 +198,39 @@ class Recovery:
                 except UNREACHED as error:
                     failed[worker] = error
             if self._run.clock.monotonic() >= until:
-                for worker, error in failed.items():
-                    self._run.control.members.evict(worker, f"its state could not be captured: {error}")
+                with self._run.control.turn() as state:
+                    for worker, error in failed.items():
+                        state.evict("worker", worker, f"its state could not be captured: {error}")
             elif failed:
-                self._run.control.members.expire()
-                live = self._run.control.members.live_workers()
+                with self._run.control.turn() as state:
+                    state.expire()
+                    live = state.members.workers.ids()
                 self._run.control.wait_until(partial(self._has_lost, live), EXPIRE_SECS)
         return None
 
     def _has_lost(self, workers: Sequence[int]) -> bool:
-        return self._run.control.members.live_workers() != tuple(workers)
+        with self._run.control.turn() as state:
+            return state.members.workers.ids() != tuple(workers)
+
+    def _is_live(self, address: str) -> bool:
+        with self._run.control.turn() as state:
+            return state.members.is_live(address)
+
+    def _unheard(self) -> list[int]:
+        with self._run.control.turn() as state:
+            return state.unheard()
+
+    def _address_of(self, worker: int) -> str:
+        with self._run.control.turn() as state:
+            return state.members.address_of("worker", worker)
 
     def _holders(self, floor: int, stale: set[int]) -> dict[int, StateVersion]:
         """Return the workers that hold the newest state, if that has at least `floor` units, in order."""
+        with self._run.control.turn() as state:
+            resting = state.members.held_states()
         held = {
             worker: held
-            for worker, held in self._run.control.members.resting().items()
+            for worker, held in resting.items()
             if worker not in stale and held.units >= floor and not self._is_past(held)
         }
         newest = max((each.units for each in held.values()), default=0)
@@ -369,7 +390,8 @@ class CaptureStage:
             self._run.pace.await_together(phase, self._run.tick, final=final)
         role, role_id = phase.mode.holder(phase.members)
         with Reach(self._run.control, f"the state of {role} {role_id} could not be captured"):
-            source = self._run.control.members.address_of(role, role_id)
+            with self._run.control.turn() as chief:
+                source = chief.members.address_of(role, role_id)
             if source == state.source:
                 state.source = GONE  # a holder has room for one snapshot: should this one fail, the last is lost too
             snapshot = self._holder_at(source).take_snapshot(phase.id, final, place)
@@ -412,7 +434,8 @@ class Rejoining:
           HybridSyncError: the run cannot go on.
         """
         self._arrivals.await_registrations(self._run.reporter.present)
-        role_states = self._run.control.members.role_states()
+        with self._run.control.turn() as chief:
+            role_states = chief.members.role_states()
         phase = max((role_state.phase for role_state in role_states.values()), key=lambda p: p.id, default=None)
         if phase is None:
             self._run.control.adopt(None)

@@ -541,6 +541,8 @@ class Reporter:
             until = self._done_since or self._clock.monotonic()
             self._write_metrics(self._metrics(self._joined(), until), until)
         counts = self._chief.counts()
+        with self._chief.turn() as state:
+            quarantined = dict(state.members.quarantined)
         summary = Summary(
             exit=how,
             units=Units(**counts.to_json()),
@@ -553,7 +555,7 @@ class Reporter:
             error=error,
             units_by_host=self._recorder.figures.read().hosts_of(counts.applied),
             start_up_secs=self._start_up_secs,
-            quarantined_workers={str(worker): why for worker, why in sorted(self._chief.members.quarantined.items())},
+            quarantined_workers={str(worker): why for worker, why in sorted(quarantined.items())},
             stop_reason=self._chief.stop_reason or "" if how == "stopped" else "",
             callback_secs=self._callbacks.seconds,
         )

@@ -131,7 +131,8 @@ def freeze(job: Job) -> None:
 
 def lose_worker(job: Job) -> None:
     """Let the chief give up worker 3."""
-    job.chief.control.members.evict(3, "it was silent")
+    with job.chief.control.turn() as state:
+        state.evict("worker", 3, "it was silent")
 
 
 def lost_report() -> pb.Report:

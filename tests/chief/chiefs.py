@@ -8,7 +8,7 @@ from typing import Any
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import RunState
+from hybridsync.chief.run_state import ChiefSpec, RunState
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.messages import (
@@ -34,9 +34,9 @@ SERVER = "server:0"
 class WatchedChief(Chief):
     """A chief whose evictions are written down."""
 
-    def __init__(self, ledger: Ledger, num_workers: int, **kwargs: Any) -> None:
+    def __init__(self, ledger: Ledger, num_workers: int, clock: Clock = SYSTEM_CLOCK, **spec: Any) -> None:
         self.evicted: list[RoleEvent] = []
-        super().__init__(RunState(ledger, num_workers, "schema", evict=self.evicted.append, **kwargs))
+        super().__init__(RunState(ledger, num_workers, "schema", clock, ChiefSpec(evict=self.evicted.append, **spec)))
 
 
 def make_chief(

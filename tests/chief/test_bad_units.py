@@ -23,7 +23,7 @@ from hybridsync.chief.bad_units import (
 )
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import RunState
+from hybridsync.chief.run_state import ChiefSpec, RunState
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_REFUSED, Diverged, RoleLost
 from hybridsync.interfaces.messages import NON_FINITE, LeaseRequest, RoleEvent
@@ -85,11 +85,11 @@ def test_processes_with_one_number_on_two_hosts_are_two():
 
 def test_a_restarted_chief_that_is_told_again_convicts_at_the_second_process():
     """The first chief was told of worker 0's end, and died."""
-    chief = Chief(RunState(Ledger(20, issued=20), 2, "schema", SYSTEM_CLOCK, restarted=True))
+    chief = Chief(RunState(Ledger(20, issued=20), 2, "schema", SYSTEM_CLOCK, ChiefSpec(restarted=True)))
     chief.service.role_lost(end(0, RAISED))
     chief.service.register(hello(0, pid=500, restart_count=1))
     chief.service.role_lost(end(0, RAISED))
-    assert chief.control.members.missing_workers() == [1], "its next process is not taken for it"
+    assert chief.state.members.missing_workers() == [1], "its next process is not taken for it"
     chief.service.role_lost(end(1, CRASHED))
     assert [found.unit for found in chief.control.take_reports().quarantined] == [17]
 
@@ -97,7 +97,7 @@ def test_a_restarted_chief_that_is_told_again_convicts_at_the_second_process():
 @pytest.mark.parametrize(("known", "broken"), [((), True), (((17, 18),), False)])
 def test_a_phase_taken_up_ends_where_its_holder_has_not_heard_of_a_quarantine(known, broken):
     """Its servers would refuse the fresh unit that takes the place of the one left out."""
-    chief = Chief(RunState(Ledger(20, issued=20), 2, "schema", SYSTEM_CLOCK, restarted=True))
+    chief = Chief(RunState(Ledger(20, issued=20), 2, "schema", SYSTEM_CLOCK, ChiefSpec(restarted=True)))
     chief.service.role_lost(end(0, RAISED))
     chief.service.role_lost(end(1, RAISED))
     chief.control.adopt(replace(phase_of(1, "asp"), dropped=known))
@@ -159,7 +159,7 @@ def spoil(chief: WatchedChief, phase, worker: int, others: tuple[int, ...], inca
     bad: list[int] = []
     known = dict.fromkeys((*others, worker), 0)
     at_hand: dict[int, list[int]] = {each: [] for each in known}
-    while len(bad) < 20 and worker in chief.control.members.live_workers():
+    while len(bad) < 20 and worker in chief.state.members.workers.ids():
         for each, units in at_hand.items():
             if not units:
                 own = incarnation if each == worker else 1
@@ -185,9 +185,9 @@ def test_a_worker_is_started_again_first_and_quarantined_when_it_does_the_same_a
     phase = begin(chief, "asp", end=400, number=2)
     assert len(spoil(chief, phase, 1, (0, 2), incarnation=2)) == MAX_OF_ONE_WORKER
     assert (chief.evicted[1].pid, chief.evicted[1].quarantined) == (201, True)
-    assert chief.control.members.quarantined == {}, "it is, when the supervisor says that nobody takes its place"
+    assert chief.state.members.quarantined == {}, "it is, when the supervisor says that nobody takes its place"
     chief.service.role_lost(chief.evicted[1])
-    assert list(chief.control.members.quarantined) == [1] and chief.control.members.num_awaited() == 2
+    assert list(chief.state.members.quarantined) == [1] and chief.state.members.num_awaited() == 2
     assert [event.id for event in chief.control.take_reports().unfit] == [1]
     chief.service.role_lost(chief.evicted[1])
     assert not chief.control.take_reports().unfit, "said once"
@@ -301,11 +301,11 @@ def test_in_lock_step_a_unit_belongs_to_the_member_that_its_place_is_dealt_to(sh
 def test_a_run_of_which_every_worker_is_quarantined_saves_and_says_whom_it_lost() -> None:
     chief = make_chief(num_workers=2)
     for worker in range(2):
-        assert chief.control.members.all_quarantined is None and not chief.control.preempted
+        assert chief.state.members.all_quarantined() is None and not chief.control.preempted
         chief.service.role_lost(RoleEvent("worker", worker, 100 + worker, f"reason {worker}", 0.0, quarantined=True))
     assert chief.control.preempted
     with pytest.raises(RoleLost, match=r"no worker is left, .*worker 0: reason 0; worker 1: reason 1"):
-        raise chief.control.members.all_quarantined or AssertionError
+        raise chief.state.members.all_quarantined() or AssertionError
 
 
 def test_units_that_end_processes_one_after_another_end_the_run_when_nothing_is_applied_between() -> None:

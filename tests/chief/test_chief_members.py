@@ -9,7 +9,7 @@ import pytest
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import RunState
+from hybridsync.chief.run_state import ChiefSpec, RunState
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import NotRegistered, SchemaMismatch, StaleIncarnation
 from hybridsync.interfaces.messages import STARTED_FIRST, RoleEvent
@@ -66,12 +66,14 @@ def test_a_chief_that_was_silent_itself_judges_nobody_before_it_has_listened_aga
     chief = make_chief(num_workers=2, clock=clock, lease_secs=3.0)
     begin(chief)
     clock.advance(100.0)
-    chief.control.members.expire()
-    assert chief.control.members.missing_workers() == []
+    with chief.control.turn() as state:
+        state.expire()
+    assert chief.state.members.missing_workers() == []
     for _ in range(7):
         clock.advance(0.5)
-        chief.control.members.expire()
-    assert chief.control.members.missing_workers() == [0, 1]
+        with chief.control.turn() as state:
+            state.expire()
+    assert chief.state.members.missing_workers() == [0, 1]
 
 
 def test_a_silent_worker_is_lost_when_its_lease_runs_out_and_not_before():
@@ -81,27 +83,30 @@ def test_a_silent_worker_is_lost_when_its_lease_runs_out_and_not_before():
     lease(chief, phase, 1)
     for _ in range(5):
         clock.advance(0.5)
-        chief.control.members.expire()
+        with chief.control.turn() as state:
+            state.expire()
     clock.advance(0.4)
     chief.service.report(Report("worker", 0, 1, phase.id))
-    chief.control.members.expire()
-    assert chief.control.members.missing_workers() == []
+    with chief.control.turn() as state:
+        state.expire()
+    assert chief.state.members.missing_workers() == []
     clock.advance(0.2)
-    chief.control.members.expire()
-    assert chief.control.members.missing_workers() == [1]
+    with chief.control.turn() as state:
+        state.expire()
+    assert chief.state.members.missing_workers() == [1]
     (lost,) = [lost for lost in chief.control.take_reports().lost if lost.role == "worker"]
     assert (lost.id, lost.reason) == (1, "no sign of life for 3 s (hang.silent_secs)")
 
 
 def test_a_worker_that_is_lost_before_the_run_began_is_waited_for_until_its_next_process_comes():
-    chief = Chief(RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf))
+    chief = Chief(RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf)))
     chief.service.register(hello(0, pid=100))
     chief.service.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
     chief.service.role_started(RoleEvent("worker", 1, 500, "restart after signal SIGKILL", 0.0))
     chief.state.waits.raise_failure()
-    assert chief.control.members.missing_workers() == [1]
+    assert chief.state.members.missing_workers() == [1]
     chief.service.register(hello(1, pid=500, restart_count=1))
-    assert chief.control.members.missing_workers() == []
+    assert chief.state.members.missing_workers() == []
 
 
 def test_a_process_in_the_place_of_another_is_news_and_a_first_one_is_not():
@@ -114,11 +119,11 @@ def test_a_process_in_the_place_of_another_is_news_and_a_first_one_is_not():
 
 def test_a_worker_that_is_lost_before_it_came_to_a_restarted_chief_is_waited_for():
     """The process group's first mesh was met in the earlier chief's time; there may be no phase to go on with."""
-    chief = Chief(RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf, restarted=True))
+    chief = Chief(RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf, restarted=True)))
     chief.control.adopt(None)
     chief.service.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
     chief.state.waits.raise_failure()
-    assert chief.control.members.missing_workers() == [0, 1]
+    assert chief.state.members.missing_workers() == [0, 1]
 
 
 def test_a_new_process_that_is_lost_before_it_came_costs_a_running_phase_nothing():
@@ -127,7 +132,7 @@ def test_a_new_process_that_is_lost_before_it_came_costs_a_running_phase_nothing
     chief.service.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
     chief.service.role_lost(RoleEvent("worker", 1, 500, "signal SIGKILL", 0.0))
     chief.state.waits.raise_failure()
-    assert chief.control.members.missing_workers() == [1]
+    assert chief.state.members.missing_workers() == [1]
     assert [lost.pid for lost in chief.control.take_reports().lost] == [101, 500], "the record is to name both"
 
 
@@ -154,7 +159,7 @@ def test_an_earlier_life_cannot_come_back():
 
 
 def test_a_chief_that_knows_nobody_asks_each_to_register():
-    chief = Chief(RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf))
+    chief = Chief(RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf)))
     phase = phase_of(1)
     asking = (
         lambda: lease(chief, phase, 1),

@@ -11,7 +11,7 @@ import pytest
 from hybridsync.chief import service
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import RunState
+from hybridsync.chief.run_state import ChiefSpec, RunState
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import NotRegistered
 from hybridsync.interfaces.messages import Hello, LeaseReply, RoleEvent, RoleState
@@ -32,7 +32,9 @@ from tests.roles import hello, phase_of
 
 
 def restarted_chief(**fields) -> Chief:
-    return Chief(RunState(Ledger(WORKLOAD, **fields), 2, "schema", SYSTEM_CLOCK, math.inf, restarted=True))
+    return Chief(
+        RunState(Ledger(WORKLOAD, **fields), 2, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf, restarted=True))
+    )
 
 
 def role_state(phase: Phase, *stream: tuple[int, int], completed: int = 0, inside: bool = True) -> RoleState:
@@ -139,7 +141,7 @@ def test_role_states_are_those_of_the_living():
     chief.service.register(came_back(0, told))
     chief.service.register(came_back(1, told))
     worker_died(chief, 1)
-    assert chief.control.members.role_states() == {("worker", 0): told}
+    assert chief.state.members.role_states() == {("worker", 0): told}
     assert chief.control.take_reports().joined == [], "they are no new processes"
 
 
@@ -150,7 +152,7 @@ def test_who_was_replaced_while_the_chief_was_away_leaves_no_role_state_to_its_s
     chief.service.register(came_back(0, role_state(phase), role="server"))
     chief.service.register(hello(1, pid=500, restart_count=1))
     chief.service.register(hello(0, role="server", pid=501, restart_count=1))
-    assert chief.control.members.role_states() == {}
+    assert chief.state.members.role_states() == {}
     chief.control.adopt(phase)
     assert chief.control.ledger.holders() == {} and chief.control.missing_back() == []
 

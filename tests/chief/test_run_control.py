@@ -124,7 +124,7 @@ def test_losses_after_everybody_came_back_break_nothing():
     worker_died(chief, 2)
     assert chief.control.broken == "" and chief.control.missing_drained() == []
     assert list(chief.control.drained()) == [0, 1, 2, 3], "all did their part"
-    assert sorted(chief.control.members.resting()) == [0, 1, 3], "what it held is gone with it"
+    assert sorted(chief.state.members.held_states()) == [0, 1, 3], "what it held is gone with it"
 
 
 def test_the_loss_of_a_worker_does_not_break_an_asynchronous_phase():
@@ -140,7 +140,7 @@ def test_the_loss_of_the_server_breaks_the_phase_that_it_serves_and_no_other():
     chief = make_chief()
     begin(chief, "bsp")
     server_died(chief)
-    assert chief.control.broken == "" and chief.control.members.num_live_servers() == 0
+    assert chief.control.broken == "" and len(chief.state.members.servers.ids()) == 0
     chief.service.register(hello(0, role="server", pid=199, restart_count=1))
     phase = begin(chief, number=2, servers=(SERVER,))
     enter_all(chief, phase)
@@ -148,8 +148,8 @@ def test_the_loss_of_the_server_breaks_the_phase_that_it_serves_and_no_other():
     assert "server 0 was lost (exit code -9)" in chief.control.broken
     assert revoked(chief, phase, 1)
     with pytest.raises(RoleLost, match="server 0 is gone"):
-        chief.control.members.address_of("server", 0)
-    assert not chief.control.members.is_live(SERVER)
+        chief.state.members.address_of("server", 0)
+    assert not chief.state.members.is_live(SERVER)
 
 
 def test_a_phase_whose_server_is_replaced_breaks_before_anybody_hears_of_the_new_one():
@@ -209,12 +209,12 @@ def test_waits_go_on_while_everybody_is_called_back_and_the_next_phase_is_whole(
     held = StateVersion(phase.id, 8, 2, "f00d")
     for worker in (0, 1, 3):
         enter(chief, worker, after=phase.id, held=held)
-    assert chief.control.missing_back() == [] and chief.control.members.resting() == {0: held, 1: held, 3: held}
+    assert chief.control.missing_back() == [] and chief.state.members.held_states() == {0: held, 1: held, 3: held}
     following = begin(chief, "bsp", number=2, members=(0, 1, 3))
     assert (chief.control.broken, chief.control.gathering) == ("", False)
     for worker in (0, 1, 3):
         assert enter(chief, worker, after=phase.id).phase == following
-    assert chief.control.members.resting() == {}, "who trains holds another state than it said"
+    assert chief.state.members.held_states() == {}, "who trains holds another state than it said"
 
 
 def test_reports_from_a_broken_phase_do_not_count():
@@ -236,8 +236,10 @@ def test_an_evicted_worker_is_refused_reported_and_its_process_is_to_end():
     phase = begin(chief)
     units = units_of(lease(chief, phase, 2))
     chief.control.take_reports()
-    chief.control.members.evict(2, "it hangs")
-    chief.control.members.evict(2, "it hangs")
+    with chief.control.turn() as state:
+        state.evict("worker", 2, "it hangs")
+    with chief.control.turn() as state:
+        state.evict("worker", 2, "it hangs")
     (event,) = chief.evicted
     assert (event.role, event.id, event.pid, event.reason) == ("worker", 2, 102, "it hangs")
     assert chief.control.take_fenced() == [(2, 1)]
@@ -258,7 +260,8 @@ def test_a_worker_without_a_sign_of_life_breaks_a_lock_step_phase_and_its_proces
         clock.advance(0.5)
         for worker in (0, 1, 3):
             chief.service.report(Report("worker", worker, 1, phase.id))
-        chief.control.members.expire()
+        with chief.control.turn() as state:
+            state.expire()
     assert "worker 2 was lost (no sign of life for 3 s (hang.silent_secs))" in chief.control.broken
     assert [(event.role, event.id, event.pid) for event in chief.evicted] == [("worker", 2, 102), ("server", 0, 99)]
 
@@ -270,10 +273,12 @@ def test_a_silent_server_breaks_its_phase_when_its_lease_is_over_and_not_before(
     for tick in range(7):
         for worker in range(4):
             chief.service.report(Report("worker", worker, 1, phase.id))
-        chief.control.members.expire()
+        with chief.control.turn() as state:
+            state.expire()
         assert chief.control.broken == "", f"after {tick / 2} s"
         clock.advance(0.5)
-    chief.control.members.expire()
+    with chief.control.turn() as state:
+        state.expire()
     assert "server 0 was lost (no sign of life for 3 s " in chief.control.broken
 
 
@@ -287,7 +292,7 @@ def test_a_silent_server_is_given_up_though_nobody_but_the_workers_heartbeats_co
         for worker in range(4):
             chief.service.report(Report("worker", worker, 1, phase.id))
     assert "server 0 was lost (no sign of life for 3 s " in chief.control.broken
-    assert chief.control.members.missing_workers() == []
+    assert chief.state.members.missing_workers() == []
 
 
 def test_what_a_worker_does_is_known_also_while_it_is_in_an_older_phase_and_until_it_is_back(monkeypatch):
@@ -307,7 +312,8 @@ def test_what_a_worker_does_is_known_also_while_it_is_in_an_older_phase_and_unti
     assert doing[2] == Doing()
     enter(chief, 0, after=phase.id)
     assert 0 not in chief.control.doing(3.9)
-    chief.control.members.evict(1, "hung")
+    with chief.control.turn() as state:
+        state.evict("worker", 1, "hung")
     assert not {0, 1} & set(chief.control.doing(0.5))
 
 

@@ -10,7 +10,7 @@ import pytest
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_control import RunControl
-from hybridsync.chief.run_state import RunState
+from hybridsync.chief.run_state import ChiefSpec, RunState
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import PhaseReply, PhaseRequest
@@ -22,7 +22,9 @@ from tests.roles import hello, phase_of
 
 
 def judging_chief() -> Chief:
-    chief = Chief(RunState(Ledger(WORKLOAD), 4, "schema", SYSTEM_CLOCK, math.inf, detector=Detector()))
+    chief = Chief(
+        RunState(Ledger(WORKLOAD), 4, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf, detector=Detector()))
+    )
     for worker in range(4):
         chief.service.register(hello(worker, pid=100 + worker))
     chief.service.register(hello(0, role="server", pid=99))
@@ -61,13 +63,14 @@ def test_what_is_said_of_an_earlier_phase_is_not_judged():
 def test_a_straggler_that_is_lost_is_one_no_longer():
     chief = judging_chief()
     report_windows(chief, begin(chief, "asp"), 4)
-    chief.control.members.evict(2, "it said nothing")
+    with chief.control.turn() as state:
+        state.evict("worker", 2, "it said nothing")
     assert chief.control.stragglers() == ()
 
 
 def test_a_chief_without_a_detector_flags_nobody():
     chief = judging_chief()
-    deaf = Chief(RunState(Ledger(WORKLOAD), 4, "schema", SYSTEM_CLOCK, math.inf))
+    deaf = Chief(RunState(Ledger(WORKLOAD), 4, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf)))
     for worker in range(4):
         deaf.service.register(hello(worker, pid=100 + worker))
     assert not report_windows(deaf, begin(deaf, "bsp"), 8)
@@ -76,7 +79,9 @@ def test_a_chief_without_a_detector_flags_nobody():
 
 def on_gpus(gpus: Sequence[str]) -> Chief:
     """Return a chief whose workers compute on these GPUs of a host."""
-    chief = Chief(RunState(Ledger(WORKLOAD), 4, "schema", SYSTEM_CLOCK, math.inf, detector=Detector()))
+    chief = Chief(
+        RunState(Ledger(WORKLOAD), 4, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf, detector=Detector()))
+    )
     for worker, gpu in enumerate(gpus):
         chief.service.register(hello(worker, pid=100 + worker, devices=(gpu,)))
     chief.service.register(hello(0, role="server", pid=99))
@@ -97,7 +102,8 @@ def test_a_worker_is_judged_again_once_it_has_its_device_for_itself():
     chief = on_gpus(["0", "1", "2", "2"])
     phase = begin(chief, "asp")
     assert not report_windows(chief, phase, 8, slow=2)
-    chief.control.members.evict(3, "it said nothing")
+    with chief.control.turn() as state:
+        state.evict("worker", 3, "it said nothing")
     found = [decision for _ in range(8) for decision in report_windows(chief, phase, 1, workers=range(3))]
     assert [(decision.worker, decision.flagged) for decision in found] == [(2, True)]
 

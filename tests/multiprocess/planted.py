@@ -148,9 +148,9 @@ def survivors_forget_the_newest_state() -> None:
 
 def restarted_chief_starts_from_disk() -> None:
     """A restarted chief asks nobody where the run is, and begins from the last commit."""
-    from hybridsync.chief.member_control import MemberControl
+    from hybridsync.chief.membership import RunMembership
 
-    MemberControl.role_states = lambda self: {}
+    RunMembership.role_states = lambda self: {}
 
 
 def ledger_keeps_what_the_server_lost() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -47,6 +49,10 @@ class Told:
     preempted: bool = False
     over: bool = False
     stop_reason: str | None = None
+
+    @contextmanager
+    def turn(self) -> Iterator[Any]:
+        yield self
 
     def stop(self, reason: str) -> None:
         self.stop_reason, self.preempted = reason, True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -34,7 +36,8 @@ Outcome = Event | BaseException | None
 class FakeMembers:
     """Some workers are left."""
 
-    all_quarantined: HybridSyncError | None = None
+    def all_quarantined(self) -> HybridSyncError | None:
+        return None
 
 
 class FakeControl:
@@ -48,6 +51,10 @@ class FakeControl:
         self.members = FakeMembers()
         self.failed: HybridSyncError | None = None
         self.preempted, self.broken = False, ""
+
+    @contextmanager
+    def turn(self) -> Iterator[Any]:
+        yield self
 
     def preempt(self) -> None:
         self.preempted = True

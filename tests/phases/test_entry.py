@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import RunState
+from hybridsync.chief.run_state import ChiefSpec, RunState
 from hybridsync.collectives.backend import NO_GROUP
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.config import RunConfig, TelemetryConfig
@@ -79,7 +80,7 @@ class Harness:
     """A chief with two servers and two workers, and its controller's thread."""
 
     def __init__(self, clock: Any = SYSTEM_CLOCK) -> None:
-        self.chief = Chief(RunState(Ledger(64), 2, "schema", clock, num_servers=2))
+        self.chief = Chief(RunState(Ledger(64), 2, "schema", clock, ChiefSpec(num_servers=2)))
         for worker in range(2):
             self.chief.service.register(hello(worker))
         for server in range(2):
@@ -170,7 +171,7 @@ def test_a_hand_over_that_takes_long_is_shown_with_who_fetches(
 ) -> None:
     monkeypatch.setattr(entering_module, "SAY_SECS", 0.05)
     harness.chief.service.report(Report("server", 1, 1, PHASE.id, doing=ENTERING))
-    assert harness.chief.control.members.entering() == (1,)
+    assert tuple(harness.chief.state.members.entering) == (1,)
     entering = harness.begin()
     deadline = SYSTEM_CLOCK.monotonic() + SECS
     while not harness.notes:
@@ -179,7 +180,7 @@ def test_a_hand_over_that_takes_long_is_shown_with_who_fetches(
     assert re.match(shown, harness.notes[0])
     assert harness.notes[0].endswith("servers [0] have not said that they fetch it")
     harness.chief.service.report(Report("server", 1, 1, PHASE.id))
-    assert harness.chief.control.members.entering() == ()
+    assert tuple(harness.chief.state.members.entering) == ()
     harness.close()
     entering.result(SECS)
 
@@ -187,7 +188,7 @@ def test_a_hand_over_that_takes_long_is_shown_with_who_fetches(
 def test_a_server_that_is_lost_fetches_no_more(harness: Harness) -> None:
     harness.chief.service.report(Report("server", 1, 1, PHASE.id, doing=ENTERING))
     harness.chief.service.role_lost(RoleEvent("server", 1, 91, "signal SIGKILL", 0.0))
-    assert harness.chief.control.members.entering() == ()
+    assert tuple(harness.chief.state.members.entering) == ()
 
 
 def test_a_call_that_never_ends_is_given_up_by_the_size_of_the_state() -> None:
@@ -218,8 +219,16 @@ class Members:
     def process_groups(self, workers: tuple[int, ...]) -> set[str]:
         return {self.groups[worker] for worker in workers}
 
-    def evict(self, worker: int, reason: str) -> None:
+    def evict(self, role: str, worker: int, reason: str) -> None:
         del self.groups[worker]
+
+    @contextmanager
+    def turn(self) -> Iterator[Any]:
+        """Stand for the chief's state and for all that is read in it."""
+        workers = SimpleNamespace(ids=self.live_workers)
+        yield SimpleNamespace(
+            evict=self.evict, members=SimpleNamespace(workers=workers, process_groups=self.process_groups)
+        )
 
 
 class Entry:
@@ -235,7 +244,9 @@ class Entry:
         self.told, self.announced, self.awaited = list[str](), list[Phase](), list[tuple[int, ...]]()
         state = ControllerState(StartingState().snapshot, CHIEF, "planned", phase_id=PhaseId(1, 77))
         control: Any = SimpleNamespace(
-            members=self.members, ledger=Ledger(WORKLOAD), announce=lambda phase, left_out: self.announced.append(phase)
+            turn=self.members.turn,
+            ledger=Ledger(WORKLOAD),
+            announce=lambda phase, left_out: self.announced.append(phase),
         )
         source: Any = SimpleNamespace(publish=lambda: state.snapshot)
         policy_driver: Any = SimpleNamespace(

@@ -89,13 +89,13 @@ def test_a_restarted_chief_waits_for_who_stands_still_and_gives_up_who_stays_sil
     limit = CONFIG.hang.silent_secs
     chief, secs = rejoin({**SERVER_COMES, 1.0: lambda chief: chief.service.register(hello(0))})
     assert limit <= secs < limit + 1.0
-    assert chief.control.members.live_workers() == (0,)
+    assert chief.state.members.workers.ids() == (0,)
     (event,) = chief.evicted
     assert (event.role, event.id, event.pid) == ("worker", 1, 101)
     assert event.reason == "no sign of life for 60 s since the chief was restarted (hang.silent_secs)"
     assert chief.control.take_reports().lost == chief.evicted
     chief, secs = rejoin({**SERVER_COMES, 1.0: lambda c: c.service.register(hello(0)), 40.0: _comes_late})
-    assert 40.0 <= secs < 41.0 and chief.evicted == [] and chief.control.members.live_workers() == (0, 1)
+    assert 40.0 <= secs < 41.0 and chief.evicted == [] and chief.state.members.workers.ids() == (0, 1)
 
 
 def _comes_late(chief: WatchedChief) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,6 +46,11 @@ class FakeControl:
     first: float = 1.0
     flagged: tuple[int, ...] = ()
     orders: Orders = field(default_factory=Orders)
+
+    @contextmanager
+    def turn(self) -> Iterator[Any]:
+        workers = SimpleNamespace(ids=self.members.live_workers)
+        yield SimpleNamespace(members=SimpleNamespace(workers=workers))
 
     def stamps(self) -> tuple[float, float]:
         return self.first, self.first

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +33,7 @@ class FakeMembers:
     silent_roles: list[tuple[str, int]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 
-    def evict(self, worker: int, reason: str) -> None:
+    def evict(self, role: str, worker: int, reason: str) -> None:
         self.evicted.append(worker)
         self.reasons.append(reason)
 
@@ -52,6 +54,10 @@ class FakeControl:
     called: bool = False
     inside: list[int] = field(default_factory=lambda: [0, 1])
     said: dict[int, Doing] = field(default_factory=dict)
+
+    @contextmanager
+    def turn(self) -> Iterator[FakeMembers]:
+        yield self.members
 
     def doing(self, secs: float) -> dict[int, Doing]:
         return self.said if any(each.secs > secs for each in self.said.values()) else {}
@@ -243,8 +249,8 @@ def test_a_full_synchronisation_that_somebody_does_not_come_to_breaks_the_phase(
     control.said = members(GROUPED, _0=(WAITING, 99.0), _2=(COMPUTING, 99.0))
     lost = control.members.evict
 
-    def evict(worker: int, reason: str) -> None:
-        lost(worker, reason)
+    def evict(role: str, worker: int, reason: str) -> None:
+        lost(role, worker, reason)
         control.broken = reason
 
     control.members.evict = evict

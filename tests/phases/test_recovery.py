@@ -37,7 +37,7 @@ def test_the_worker_that_is_furthest_hands_over_its_state():
     found = scene.gather()
     assert (found.snapshot.held.units, found.source, found.rolled_back) == (12, "worker:1", False)
     assert scene.asked == [("worker:1", scene.phase.id, True)]
-    assert scene.chief.control.members.live_workers() == (0, 1, 3) and scene.committed_source.num_offers == 0
+    assert scene.chief.state.members.workers.ids() == (0, 1, 3) and scene.committed_source.num_offers == 0
 
 
 def test_of_equals_the_first_is_asked():
@@ -93,7 +93,7 @@ def test_everybody_is_waited_for_before_anybody_is_asked():
 
     with meanwhile(come_back):
         assert scene.gather(unit_secs=SECS).snapshot.held.units == 11
-    assert scene.chief.control.members.live_workers() == (0, 1, 3)
+    assert scene.chief.state.members.workers.ids() == (0, 1, 3)
 
 
 # --- who is given up ---
@@ -113,7 +113,7 @@ def test_a_worker_whose_state_cannot_be_captured_is_evicted_and_the_next_is_aske
         1: "its state could not be captured: worker 1 could not be reached",
         3: "its state could not be captured: worker 3 did not answer",
     }
-    assert scene.chief.control.members.live_workers() == (0,)
+    assert scene.chief.state.members.workers.ids() == (0,)
 
 
 def test_a_worker_that_is_out_of_reach_for_a_while_is_asked_again_and_nothing_is_lost():
@@ -145,7 +145,7 @@ def test_a_worker_whose_replica_has_gone_on_is_left_alone_and_the_next_is_asked(
         scene.back(worker, 8)
     scene.answers["worker:0"] = StalePhase("phase 1 was named, this replica is in phase 2")
     assert scene.gather().source == "worker:1"
-    assert scene.chief.evicted == [] and scene.chief.control.members.live_workers() == (0, 1, 3)
+    assert scene.chief.evicted == [] and scene.chief.state.members.workers.ids() == (0, 1, 3)
 
 
 def test_an_error_that_is_not_about_reaching_a_role_ends_the_run():
@@ -307,7 +307,7 @@ def test_a_server_that_has_not_entered_the_phase_has_nothing_newer_than_the_last
     scene.answers[SERVER] = StalePhase("phase 2 was named, the server is in phase 1")
     found = scene.gather()
     assert (found.snapshot, found.source) == scene.captured
-    assert scene.chief.control.members.num_live_servers() == 1
+    assert len(scene.chief.state.members.servers.ids()) == 1
 
 
 def test_a_lost_server_costs_what_came_after_the_last_commit():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,9 +49,6 @@ class FakeMembers:
     def silent(self, secs: float) -> list[tuple[str, int]]:
         return self.seem_silent
 
-    def live_workers(self) -> tuple[int, ...]:
-        return 0, 1, 2, 3
-
 
 @dataclass
 class FakeControl:
@@ -70,6 +68,10 @@ class FakeControl:
     @property
     def preempted(self) -> bool:
         return self.clock.monotonic() >= self.preempted_at
+
+    @contextmanager
+    def turn(self) -> Iterator[FakeMembers]:
+        yield self.members
 
     def stamps(self) -> tuple[float, float]:
         return 0.0, 0.0

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Literal
 
 from hybridsync.chief.chief import Chief
-from hybridsync.chief.run_state import RunState
+from hybridsync.chief.run_state import ChiefSpec, RunState
 from hybridsync.config import Slowness, Straggler, Stragglers, together
 from hybridsync.core.errors import ConfigError, DamagedState, NotRunning, RoleLost
 from hybridsync.core.plan import PhaseId
@@ -165,14 +165,16 @@ class SimulatedCluster:
             config.workers,
             self.schema,
             self.clock,
-            config.hang.silent_secs,
-            num_servers=config.servers,
-            restarted=restarted,
-            evict=self.hosts.evict,
-            detector=detector_of(config.policy),
-            late=[join.worker for join in self.scenario.joins if join.at_secs > self.loop.now],
-            orders=orders_of(run, workdir.orders),
-            min_workers=config.min_workers,
+            ChiefSpec(
+                lease_secs=config.hang.silent_secs,
+                num_servers=config.servers,
+                restarted=restarted,
+                evict=self.hosts.evict,
+                detector=detector_of(config.policy),
+                late=[join.worker for join in self.scenario.joins if join.at_secs > self.loop.now],
+                orders=orders_of(run, workdir.orders),
+                min_workers=config.min_workers,
+            ),
         )
         self.chief = Chief(chief_state)
         self.chief_front = ChiefFront(self.chief, self.loop, self.network, self.watch)
@@ -408,5 +410,6 @@ class SimulatedCluster:
     # --- what the controller needs ---
 
     def _servers(self) -> Mapping[str, Any]:
-        members, count = self.chief.control.members, self.run_.config.servers
-        return {address: self.at(address) for address in (members.address_of("server", i) for i in range(count))}
+        with self.chief.control.turn() as state:
+            addresses = [state.members.address_of("server", index) for index in range(self.run_.config.servers)]
+        return {address: self.at(address) for address in addresses}

@@ -311,7 +311,8 @@ class Checks(Watch):
             control.ledger.check()
         except AssertionError as error:
             raise self.fail(f"the accounting does not add up: {error}") from None
-        live = {MESH, *(f"worker {worker}" for worker in control.members.live_workers())}
+        with control.turn() as state:
+            live = {MESH, *(f"worker {worker}" for worker in state.members.workers.ids())}
         if gone := control.ledger.holders().keys() - live:
             raise self.fail(f"{sorted(gone)} have units leased, but are gone")
 

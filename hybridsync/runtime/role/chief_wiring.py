@@ -11,7 +11,7 @@ import numpy as np
 
 from hybridsync.chief.bad_units import Unfit
 from hybridsync.chief.chief import Chief
-from hybridsync.chief.run_state import RunState
+from hybridsync.chief.run_state import ChiefSpec, RunState
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import RoleLost
@@ -75,17 +75,19 @@ class ChiefRole:
             config.workers,
             layout.schema_hash,
             clock,
-            lease_secs=math.inf if threads else config.hang.silent_secs,
-            num_servers=1 if threads else config.servers,
-            restarted=restarted,
-            known=opening.known,
-            evict=evict,
-            detector=detector_of(config.policy),
-            unfit=None if threads else Unfit(),
-            orders=opening.orders,
-            ask_stop=ask_stop,
-            leave=leave,
-            min_workers=config.min_workers,
+            ChiefSpec(
+                lease_secs=math.inf if threads else config.hang.silent_secs,
+                num_servers=1 if threads else config.servers,
+                restarted=restarted,
+                known=opening.known,
+                evict=evict,
+                detector=detector_of(config.policy),
+                unfit=None if threads else Unfit(),
+                orders=opening.orders,
+                ask_stop=ask_stop,
+                leave=leave,
+                min_workers=config.min_workers,
+            ),
         )
         if not threads:
             state.frozen = opening.frozen
@@ -181,10 +183,11 @@ class ChiefRole:
         self, evaluator_at: Callable[[str], EvaluatorPort], request: EvaluationRequest
     ) -> Evaluation:
         """Have the last worker measure a state: the first one is a replica's holder more often."""
-        members = self.chief.control.members
-        if not (workers := members.live_workers()):
-            raise RoleLost("no worker is there to measure a state")
-        return evaluator_at(members.address_of("worker", workers[-1])).evaluate(request)
+        with self.chief.control.turn() as state:
+            if not (workers := state.members.workers.ids()):
+                raise RoleLost("no worker is there to measure a state")
+            address = state.members.address_of("worker", workers[-1])
+        return evaluator_at(address).evaluate(request)
 
     def _forget(self, sequence: int) -> None:
         """Drop logged updates behind the state that a run goes on from."""
