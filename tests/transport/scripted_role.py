@@ -12,7 +12,7 @@ from hybridsync.core.errors import StalePhase
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import Answer, BufferView, ParameterPort
 from hybridsync.security.keyring import Keyring
-from hybridsync.transport.link import Services, SnapshotBackend
+from hybridsync.transport.link import Services
 from hybridsync.transport.tcp.transport import TcpTransport
 
 NUM_BYTES = 24 << 20
@@ -30,7 +30,7 @@ class View:
         self.num_released += 1
 
 
-class Scripted(ParameterPort, SnapshotBackend):
+class Scripted(ParameterPort):
     """A role of which each step calls what a test has put there.
 
     Args:

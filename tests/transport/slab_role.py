@@ -11,7 +11,7 @@ import numpy as np
 from hybridsync.core.errors import StalePhase
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import Answer, BufferView, ParameterPort
-from hybridsync.transport.link import Services, SnapshotBackend
+from hybridsync.transport.link import Services
 from hybridsync.transport.shared_memory.service import SlabService
 from hybridsync.transport.shared_memory.slabs import SlabMemory
 
@@ -28,7 +28,7 @@ class Lent:
         pass
 
 
-class HoldsPushes(ParameterPort, SnapshotBackend):
+class HoldsPushes(ParameterPort):
     """Lends one buffer, and releases no push."""
 
     def __init__(self, memory: SlabMemory) -> None:
