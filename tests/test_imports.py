@@ -95,7 +95,7 @@ def test_a_training_run_loads_no_lab(program: str) -> None:
 
 
 def test_the_roles_of_a_run_load_no_lab() -> None:
-    roles = ("supervisor", "chief_main", "server_main", "worker_main")
+    roles = ("supervisor.supervisor", "role.chief_main", "role.server_main", "role.worker_main")
     assert _loaded_of_the_lab("\n".join(f"import hybridsync.runtime.{role}" for role in roles)) == []
 
 
