@@ -1,4 +1,4 @@
-"""Pieces of work with a limit each, and the decision which of them is overdue. Pure; `role/watchdog.py` acts on it.
+"""Pieces of work with a limit each, and which of them is overdue. Pure; `runtime/role/watchdog.py` acts on it.
 
 A thread declares what it does as pieces that nest. Only a thread's innermost piece is judged: the clock of the outer
 ones stands still meanwhile, and starts anew when the inner one ends, because that end is progress. A wait for others is

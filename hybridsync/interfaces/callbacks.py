@@ -21,16 +21,16 @@ class CallbackRun:
     Args:
       config: resolved configuration.
       workdir: folder for everything that the run writes; None for a run that leaves nothing.
-      optimizer: `name` of the optimizer that trains, where its factory has one, and its hyperparameters.
       stop: `stop(reason)` has the run save and end, with `exit` "stopped": the same command does not train on.
       say: `say(text)` shows one line where the run shows its own.
+      optimizer: `name` of the optimizer that trains, where its factory has one, and its hyperparameters.
     """
 
     config: RunConfig
     workdir: Path | None
-    optimizer: Mapping[str, Any]
     stop: Callable[[str], object]
     say: Callable[[str], object]
+    optimizer: Mapping[str, Any]
 
 
 class Callback:

@@ -147,9 +147,9 @@ class Callbacks:
         shown = CallbackRun(
             run.config,
             run.workdir,
-            run.optimizer.shown_values(),
             stop=control.stop,
             say=lambda text: self._notes.append(partial(show_line, printable(str(text))[:MOST_TEXT])),
+            optimizer=run.optimizer.shown_values(),
         )
 
         def note(*failure: str) -> None:

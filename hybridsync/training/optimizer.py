@@ -13,6 +13,7 @@ examples applied so far, or of the units with `per="units"`:
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import math
@@ -28,7 +29,7 @@ import optax
 from jax.extend.core import ClosedJaxpr
 from jax.extend.core import Literal as Constant
 
-from hybridsync.config import OptimizerConfig, ScheduleConfig
+from hybridsync.config import OptimizerConfig, ScheduleConfig, flattened
 from hybridsync.core.errors import OptimizerError
 from hybridsync.core.user_code import explain
 from hybridsync.policies.momentum import MomentumHandling
@@ -123,6 +124,7 @@ class Optimizer:
         self.per: Per = per
         self.clip = clip
         self.master = master
+        self.configured: OptimizerConfig | None = None  # set where `from_config` builds it
         # NumPy's scalars are numbers to optax only where they are arrays.
         self.hyperparameters = hyperparameters = {
             name: value.item() if isinstance(value, np.generic) else value for name, value in hyperparameters.items()
@@ -185,15 +187,21 @@ class Optimizer:
         return {name: _stated(value) for name, value in sorted(self.hyperparameters.items())}
 
     def shown_values(self) -> dict[str, Any]:
-        """Return the name of the optimizer, where its factory has one, and its hyperparameters, for people to compare.
+        """Return the optimizer's name, where its factory has one, and its hyperparameters, for people to compare.
+
+        One that a configuration names is shown as it stands there, with its schedule.
 
         >>> Optimizer(optax.sgd, learning_rate=0.05, momentum=0.9).shown_values()
         {'name': 'sgd', 'learning_rate': 0.05, 'momentum': 0.9}
         """
+        if self.configured is not None:
+            found = flattened(dataclasses.asdict(self.configured))
+            return {name: value for name, value in found.items() if value is not None}
         name = getattr(self.factory, "__name__", "")
         rate = "a schedule" if callable(self.learning_rate) else float(self.learning_rate)
         named = {"name": name} if name.isidentifier() else {}
-        return {**named, "learning_rate": rate, **self.hyperparameters}
+        clipped = {} if self.clip is None else {"clip": self.clip}
+        return {**named, "learning_rate": rate, **clipped, **self.hyperparameters}
 
     def with_own_values(self, state: Any, params: Any) -> Any:
         """Return a saved optax state with this optimizer's hyperparameters in place of the saved ones.
@@ -534,7 +542,12 @@ def from_config(config: OptimizerConfig, workload: int, unit_size: int) -> Optim
     Raises:
       OptimizerError: unknown name, or a weight decay for adam.
     """
-    rate = schedule(config.schedule, config.learning_rate, workload * unit_size)
+    optimizer = _configured(config, schedule(config.schedule, config.learning_rate, workload * unit_size))
+    optimizer.configured = config
+    return optimizer
+
+
+def _configured(config: OptimizerConfig, rate: float | Rate) -> Optimizer:
     if config.name == "sgd" and config.weight_decay:
         return Optimizer(
             lambda learning_rate, momentum, weight_decay: optax.chain(

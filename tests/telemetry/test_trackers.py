@@ -11,10 +11,12 @@ import numpy as np
 import optax
 import pytest
 
-from hybridsync import Callback, MLflow, Optimizer, TelemetryConfig, WandB
+from hybridsync import Callback, MLflow, Optimizer, RunConfig, TelemetryConfig, WandB
+from hybridsync.config import OptimizerConfig, ScheduleConfig, flattened, to_json
 from hybridsync.core.errors import ConfigError
 from hybridsync.interfaces.callbacks import CallbackRun
 from hybridsync.telemetry.trackers import _Tracker, parameters
+from hybridsync.training.optimizer import from_config
 from tests.trainers import events_of, lines_of, mlp_trainer
 
 
@@ -64,6 +66,19 @@ def test_parameters_name_the_optimizer_that_trains_not_the_default_of_the_config
     assert found == {"name": "adamw", "learning_rate": 0.002, "weight_decay": 0.1}
 
 
+def test_parameters_of_a_configured_optimizer_have_its_name_schedule_and_clip() -> None:
+    schedule = ScheduleConfig(kind="cosine", warmup=0.1)
+    configured = OptimizerConfig("adamw", learning_rate=0.001, weight_decay=0.01, clip=1.0, schedule=schedule)
+    config = RunConfig(workload=8, plan="asp", optimizer=configured)
+    shown = from_config(configured, 8, unit_size=4).shown_values()
+    found = flattened(parameters(CallbackRun(config, None, stop=print, say=print, optimizer=shown)))
+    asked = {name: value for name, value in flattened(to_json(config)).items() if value is not None}
+    assert {name: found[name] for name in asked if name not in EMPTY} == {
+        name: value for name, value in asked.items() if name not in EMPTY
+    }
+
+
+EMPTY = ("optimizer.schedule.boundaries", "optimizer.schedule.factors")
 TAGS = ("train/loss", "train/learning_rate", "train/examples_per_sec", "eval/accuracy", "eval/loss", "phase")
 
 

@@ -1,1 +1,1 @@
-"""Puts each role together, once for all runtimes. A new transport or collective backend is a line in one file."""
+"""Where a transport or a collective backend is chosen: a new one is a line in one file."""
