@@ -28,7 +28,7 @@ from hybridsync.telemetry.run_figures import RunFigures
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChiefSpec:
+class RunStateSpec:
     """What is said of a run at its chief. Its defaults are those of a first chief, whose roles are processes."""
 
     num_servers: int = 1
@@ -58,7 +58,7 @@ class ChiefSpec:
     """Notifies the process that starts roles that they are about to be told to leave."""
 
 
-FIRST_CHIEF = ChiefSpec()
+FIRST_CHIEF = RunStateSpec()
 
 
 class RunState:
@@ -100,7 +100,7 @@ class RunState:
         num_workers: int,
         schema: str,
         clock: Clock,
-        spec: ChiefSpec = FIRST_CHIEF,
+        spec: RunStateSpec = FIRST_CHIEF,
     ) -> None:
         self.clock, self.schema, self.ledger = clock, schema, ledger
         self.condition = clock.condition()

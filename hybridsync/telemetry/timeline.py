@@ -248,7 +248,7 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Found:
+class PartContent:
     """Holds what a killed session left.
 
     Args:
@@ -278,7 +278,7 @@ class TimelinePart:
         self._refused = False
         self.num_lines = 0
 
-    def read(self) -> Found | None:
+    def read(self) -> PartContent | None:
         """Return what is there, up to the first damaged line; None where nothing is."""
         try:
             header, *lines = read_file(self._path).decode(errors="replace").split("\n")
@@ -289,7 +289,7 @@ class TimelinePart:
         except (OSError, ValueError, KeyError, TypeError) as error:
             logging.warning("%s is damaged (%s); what it held is not in the timeline", self._path, error)
             return None
-        return Found(after, left_out, lines[: _num_whole(lines)])
+        return PartContent(after, left_out, lines[: _num_whole(lines)])
 
     def append(self, after: int, lines: Sequence[str]) -> None:
         """Append lines; a new file follows the writing `after` of timeline.json."""

@@ -17,7 +17,7 @@ import numpy as np
 from hybridsync import __version__
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import ChiefSpec, RunState
+from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.agents import AgentHello, AgentReport
@@ -246,7 +246,7 @@ def running() -> Iterator[Job]:
     programs = tally_programs()
     ledger = Ledger(END)
     schema = programs.state_layout.schema_hash
-    chief = Chief(RunState(ledger, WORKERS, schema, SYSTEM_CLOCK, ChiefSpec(lease_secs=60.0)))
+    chief = Chief(RunState(ledger, WORKERS, schema, SYSTEM_CLOCK, RunStateSpec(lease_secs=60.0)))
     snapshot_buffer = SnapshotBuffer(programs.state_layout)
     snapshot_buffer.pack(tally_state())
     start = snapshot_buffer.finalize(PhaseId(4, 1), sequence=0, applied=())

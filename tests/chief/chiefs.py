@@ -8,7 +8,7 @@ from typing import Any
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import ChiefSpec, RunState
+from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.messages import (
@@ -36,7 +36,9 @@ class WatchedChief(Chief):
 
     def __init__(self, ledger: Ledger, num_workers: int, clock: Clock = SYSTEM_CLOCK, **spec: Any) -> None:
         self.evicted: list[RoleEvent] = []
-        super().__init__(RunState(ledger, num_workers, "schema", clock, ChiefSpec(evict=self.evicted.append, **spec)))
+        super().__init__(
+            RunState(ledger, num_workers, "schema", clock, RunStateSpec(evict=self.evicted.append, **spec))
+        )
 
 
 def make_chief(

@@ -23,7 +23,7 @@ from hybridsync.chief.bad_units import (
 )
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import ChiefSpec, RunState
+from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_REFUSED, Diverged, RoleLost
 from hybridsync.interfaces.messages import NON_FINITE, LeaseRequest, RoleEvent
@@ -85,7 +85,7 @@ def test_processes_with_one_number_on_two_hosts_are_two():
 
 def test_a_restarted_chief_that_is_told_again_convicts_at_the_second_process():
     """The first chief was told of worker 0's end, and died."""
-    chief = Chief(RunState(Ledger(20, issued=20), 2, "schema", SYSTEM_CLOCK, ChiefSpec(restarted=True)))
+    chief = Chief(RunState(Ledger(20, issued=20), 2, "schema", SYSTEM_CLOCK, RunStateSpec(restarted=True)))
     chief.service.role_lost(end(0, RAISED))
     chief.service.register(hello(0, pid=500, restart_count=1))
     chief.service.role_lost(end(0, RAISED))
@@ -97,7 +97,7 @@ def test_a_restarted_chief_that_is_told_again_convicts_at_the_second_process():
 @pytest.mark.parametrize(("known", "broken"), [((), True), (((17, 18),), False)])
 def test_a_phase_taken_up_ends_where_its_holder_has_not_heard_of_a_quarantine(known, broken):
     """Its servers would refuse the fresh unit that takes the place of the one left out."""
-    chief = Chief(RunState(Ledger(20, issued=20), 2, "schema", SYSTEM_CLOCK, ChiefSpec(restarted=True)))
+    chief = Chief(RunState(Ledger(20, issued=20), 2, "schema", SYSTEM_CLOCK, RunStateSpec(restarted=True)))
     chief.service.role_lost(end(0, RAISED))
     chief.service.role_lost(end(1, RAISED))
     chief.control.adopt(replace(phase_of(1, "asp"), dropped=known))

@@ -11,7 +11,7 @@ import pytest
 from hybridsync.chief import service
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import ChiefSpec, RunState
+from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import StalePhase
 from hybridsync.interfaces.messages import LeaseRequest, RoleEvent, RoleState, Snapshot, StateVersion
@@ -122,7 +122,9 @@ def test_who_is_in_a_phase_that_ended_as_planned_is_called_back_when_the_next_on
 
 def test_who_is_in_a_phase_that_an_earlier_chief_ended_is_called_back():
     """It was stopped when that chief told of the end, and that chief is gone."""
-    chief = Chief(RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf, restarted=True)))
+    chief = Chief(
+        RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, RunStateSpec(lease_secs=math.inf, restarted=True))
+    )
     old, new = phase_of(2, "bsp", end=WORKLOAD, members=(0, 1)), phase_of(3, "bsp", end=WORKLOAD, members=(0, 1))
     chief.service.register(replace(hello(0, pid=100), role_state=RoleState(old, True)))
     chief.control.adopt(new)

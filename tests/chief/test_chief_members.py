@@ -9,7 +9,7 @@ import pytest
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import ChiefSpec, RunState
+from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import NotRegistered, SchemaMismatch, StaleIncarnation
 from hybridsync.interfaces.messages import STARTED_FIRST, RoleEvent
@@ -99,7 +99,7 @@ def test_a_silent_worker_is_lost_when_its_lease_runs_out_and_not_before():
 
 
 def test_a_worker_that_is_lost_before_the_run_began_is_waited_for_until_its_next_process_comes():
-    chief = Chief(RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf)))
+    chief = Chief(RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, RunStateSpec(lease_secs=math.inf)))
     chief.service.register(hello(0, pid=100))
     chief.service.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
     chief.service.role_started(RoleEvent("worker", 1, 500, "restart after signal SIGKILL", 0.0))
@@ -119,7 +119,9 @@ def test_a_process_in_the_place_of_another_is_news_and_a_first_one_is_not():
 
 def test_a_worker_that_is_lost_before_it_came_to_a_restarted_chief_is_waited_for():
     """The process group's first mesh was met in the earlier chief's time; there may be no phase to go on with."""
-    chief = Chief(RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf, restarted=True)))
+    chief = Chief(
+        RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, RunStateSpec(lease_secs=math.inf, restarted=True))
+    )
     chief.control.adopt(None)
     chief.service.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
     chief.state.waits.raise_failure()
@@ -159,7 +161,7 @@ def test_an_earlier_life_cannot_come_back():
 
 
 def test_a_chief_that_knows_nobody_asks_each_to_register():
-    chief = Chief(RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf)))
+    chief = Chief(RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, RunStateSpec(lease_secs=math.inf)))
     phase = phase_of(1)
     asking = (
         lambda: lease(chief, phase, 1),

@@ -11,7 +11,7 @@ import pytest
 from hybridsync.chief import service
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import ChiefSpec, RunState
+from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import NotRegistered
 from hybridsync.interfaces.messages import Hello, LeaseReply, RoleEvent, RoleState
@@ -33,7 +33,9 @@ from tests.roles import hello, phase_of
 
 def restarted_chief(**fields) -> Chief:
     return Chief(
-        RunState(Ledger(WORKLOAD, **fields), 2, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf, restarted=True))
+        RunState(
+            Ledger(WORKLOAD, **fields), 2, "schema", SYSTEM_CLOCK, RunStateSpec(lease_secs=math.inf, restarted=True)
+        )
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_control import RunControl
-from hybridsync.chief.run_state import ChiefSpec, RunState
+from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import PhaseReply, PhaseRequest
@@ -23,7 +23,7 @@ from tests.roles import hello, phase_of
 
 def judging_chief() -> Chief:
     chief = Chief(
-        RunState(Ledger(WORKLOAD), 4, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf, detector=Detector()))
+        RunState(Ledger(WORKLOAD), 4, "schema", SYSTEM_CLOCK, RunStateSpec(lease_secs=math.inf, detector=Detector()))
     )
     for worker in range(4):
         chief.service.register(hello(worker, pid=100 + worker))
@@ -70,7 +70,7 @@ def test_a_straggler_that_is_lost_is_one_no_longer():
 
 def test_a_chief_without_a_detector_flags_nobody():
     chief = judging_chief()
-    deaf = Chief(RunState(Ledger(WORKLOAD), 4, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf)))
+    deaf = Chief(RunState(Ledger(WORKLOAD), 4, "schema", SYSTEM_CLOCK, RunStateSpec(lease_secs=math.inf)))
     for worker in range(4):
         deaf.service.register(hello(worker, pid=100 + worker))
     assert not report_windows(deaf, begin(deaf, "bsp"), 8)
@@ -80,7 +80,7 @@ def test_a_chief_without_a_detector_flags_nobody():
 def on_gpus(gpus: Sequence[str]) -> Chief:
     """Return a chief whose workers compute on these GPUs of a host."""
     chief = Chief(
-        RunState(Ledger(WORKLOAD), 4, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf, detector=Detector()))
+        RunState(Ledger(WORKLOAD), 4, "schema", SYSTEM_CLOCK, RunStateSpec(lease_secs=math.inf, detector=Detector()))
     )
     for worker, gpu in enumerate(gpus):
         chief.service.register(hello(worker, pid=100 + worker, devices=(gpu,)))

@@ -11,7 +11,7 @@ import pytest
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import ChiefSpec, RunState
+from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import InvalidMessage
 from hybridsync.core.plan import MOST_UPDATES, most_issued
@@ -24,7 +24,9 @@ from tests.roles import WORKLOAD, Start, gradient_of, hello, phase_of, push_of
 
 def taken_up(**fields: Any) -> tuple[Chief, Phase]:
     """Let a restarted chief hear of a phase from its server, and go on with it."""
-    chief = Chief(RunState(Ledger(WORKLOAD), 1, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf, restarted=True)))
+    chief = Chief(
+        RunState(Ledger(WORKLOAD), 1, "schema", SYSTEM_CLOCK, RunStateSpec(lease_secs=math.inf, restarted=True))
+    )
     phase = replace(phase_of(4, members=(0,), servers=(SERVER,)), **fields)
     chief.service.register(hello(0, role="server", role_state=RoleState(phase, True)))
     chief.service.register(hello(0, role_state=RoleState(phase, True)))

@@ -22,7 +22,7 @@ from hybridsync import __version__, protocols
 from hybridsync.chief import service
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import ChiefSpec, RunState
+from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import Waits
 from hybridsync.core.errors import RoleLost
 from hybridsync.core.plan import NO_PHASE, PhaseId
@@ -212,7 +212,7 @@ class Job:
         self.locks = {role: TimedLock() for role in ("chief", "primary", "store", "head")}
         programs, self.clock = tally_programs(), TimedClock(self.locks["chief"])
         schema = programs.state_layout.schema_hash
-        self.chief = Chief(RunState(Ledger(END), WORKERS, schema, self.clock, ChiefSpec(lease_secs=600.0)))
+        self.chief = Chief(RunState(Ledger(END), WORKERS, schema, self.clock, RunStateSpec(lease_secs=600.0)))
         memory = SlabMemory()
         kept_at = SnapshotBuffer(programs.state_layout, memory.allocate)
         kept_at.pack(tally_state())

@@ -15,7 +15,7 @@ import pytest
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import ChiefSpec, RunState
+from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.collectives.backend import NO_GROUP
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.config import RunConfig, TelemetryConfig
@@ -80,7 +80,7 @@ class Harness:
     """A chief with two servers and two workers, and its controller's thread."""
 
     def __init__(self, clock: Any = SYSTEM_CLOCK) -> None:
-        self.chief = Chief(RunState(Ledger(64), 2, "schema", clock, ChiefSpec(num_servers=2)))
+        self.chief = Chief(RunState(Ledger(64), 2, "schema", clock, RunStateSpec(num_servers=2)))
         for worker in range(2):
             self.chief.service.register(hello(worker))
         for server in range(2):

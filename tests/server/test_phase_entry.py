@@ -13,7 +13,7 @@ import pytest
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import ChiefSpec, RunState
+from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError, RoleLost, StalePhase, WaitTimeout
 from hybridsync.core.plan import PhaseId
@@ -104,7 +104,7 @@ def test_a_hand_over_of_longer_than_the_lease_costs_no_server(scene: Scene) -> N
     """The chief's clock is moved on by 20 s while the state is read; the lease is 15 s."""
     clock = ManualClock()
     evicted: list[Any] = []
-    chief = Chief(RunState(Ledger(64), 1, "schema", clock, ChiefSpec(num_servers=2, evict=evicted.append)))
+    chief = Chief(RunState(Ledger(64), 1, "schema", clock, RunStateSpec(num_servers=2, evict=evicted.append)))
     chief.service.register(hello(0, role="server", pid=99))
     wanted, beats = threading.Semaphore(0), threading.Semaphore(0)
     over = threading.Event()

@@ -13,7 +13,7 @@ import pytest
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import ChiefSpec, RunState
+from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import RoleLost
 from hybridsync.core.plan import NO_PHASE
@@ -90,7 +90,9 @@ def test_a_hand_over_that_takes_longer_than_the_lease_costs_no_server(
     served = ServedPrimary(serve, closing, HAND_OVER_SECS)
     evicted: list[Any] = []
     clock = ManualClock()
-    chief = Chief(RunState(Ledger(UNITS), 1, "schema", clock, ChiefSpec(lease_secs=LEASE_SECS, evict=evicted.append)))
+    chief = Chief(
+        RunState(Ledger(UNITS), 1, "schema", clock, RunStateSpec(lease_secs=LEASE_SECS, evict=evicted.append))
+    )
     chief.service.register(Hello("server", 0, 99, "host", served.address, "schema", "0.1.0.dev0"))
     over = threading.Event()
 

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Literal
 
 from hybridsync.chief.chief import Chief
-from hybridsync.chief.run_state import ChiefSpec, RunState
+from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.config import Slowness, Straggler, Stragglers, together
 from hybridsync.core.errors import ConfigError, DamagedState, NotRunning, RoleLost
 from hybridsync.core.plan import PhaseId
@@ -165,7 +165,7 @@ class SimulatedCluster:
             config.workers,
             self.schema,
             self.clock,
-            ChiefSpec(
+            RunStateSpec(
                 lease_secs=config.hang.silent_secs,
                 num_servers=config.servers,
                 restarted=restarted,

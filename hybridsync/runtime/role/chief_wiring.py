@@ -11,7 +11,7 @@ import numpy as np
 
 from hybridsync.chief.bad_units import Unfit
 from hybridsync.chief.chief import Chief
-from hybridsync.chief.run_state import ChiefSpec, RunState
+from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import RoleLost
@@ -75,7 +75,7 @@ class ChiefRole:
             config.workers,
             layout.schema_hash,
             clock,
-            ChiefSpec(
+            RunStateSpec(
                 lease_secs=math.inf if threads else config.hang.silent_secs,
                 num_servers=1 if threads else config.servers,
                 restarted=restarted,

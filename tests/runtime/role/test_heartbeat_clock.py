@@ -9,7 +9,7 @@ from typing import cast
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import ChiefSpec, RunState
+from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK, SystemClock
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.reports import Report, ReportReply, Span
@@ -29,7 +29,7 @@ class Ahead(SystemClock):
 
 
 def test_a_host_whose_clock_is_ahead_is_known_from_its_second_heartbeat_on() -> None:
-    chief = Chief(RunState(Ledger(20), 1, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf)))
+    chief = Chief(RunState(Ledger(20), 1, "schema", SYSTEM_CLOCK, RunStateSpec(lease_secs=math.inf)))
     chief.service.register(hello(0))
     clock, enough = Ahead(), threading.Event()
     reports: list[float] = []

@@ -8,7 +8,7 @@ from typing import cast
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_state import ChiefSpec, RunState
+from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.chief.service import ChiefService
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.interfaces.messages import STARTED_FIRST, RoleEvent
@@ -38,7 +38,7 @@ def event_of(role: str, role_id: int, reason: str = STARTED_FIRST, unit: int = -
 
 def delivered(*lost: RoleEvent) -> tuple[Chief, list[str]]:
     """Return a chief to which a supervisor of a server and two workers has told what it started and lost."""
-    chief, said = Chief(RunState(Ledger(20), 2, "schema", SYSTEM_CLOCK, ChiefSpec(lease_secs=math.inf))), list[str]()
+    chief, said = Chief(RunState(Ledger(20), 2, "schema", SYSTEM_CLOCK, RunStateSpec(lease_secs=math.inf))), list[str]()
     service = Wired(chief.state)
     outbox = Outbox(lambda address: service, said.append)
     for role, role_id in (("supervisor", 0), ("chief", 0), ("server", 0), ("worker", 0), ("worker", 1)):
