@@ -1,10 +1,10 @@
 """A line for the user's terminal, and the rule for which way a line takes.
 
-- What happens in a command, a supervisor or an agent, an error included: `say`, on standard error. Whoever may also run
-  in a test or in a user's own program has `say` as an argument.
-- What a command was called for, which a script may read: `print`, on standard output.
-- What happens in a run: `show_line` of its progress (`telemetry/progress.py`), which knows what the terminal shows.
-- What only somebody who looks into a role's log, or the log of the user's own program, is to see: `absl.logging`.
+- `say`, on standard error: events of a command, a supervisor or an agent, errors included. Code that also runs in a
+  test or in a user's own program takes `say` as an argument.
+- `print`, on standard output: the result of a command, which a script may read.
+- `show_line` of a run's progress (`telemetry/progress.py`), which knows the state of the terminal: events of a run.
+- `absl.logging`: details for a reader of a role's log, or of the log of the user's own program.
 """
 
 from __future__ import annotations
