@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -314,3 +315,16 @@ def test_an_absent_service_is_an_error_not_an_abort() -> None:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
     with pytest.raises(WaitTimeout, match=f"worker 3 finds no coordination service at {address}"):
         process_group_module._connect(address, 3, 3, range(4), 1.0)
+
+
+def test_a_service_that_ends_while_a_worker_joins_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        def key_value_set(self, key: str, value: str, allow_overwrite: bool) -> None:
+            raise jax.errors.JaxRuntimeError("UNAVAILABLE: failed to connect to all addresses\nRPC: /coordination")
+
+    monkeypatch.setattr(process_group_module, "_have_devices", lambda process_index, num_devices: None)
+    monkeypatch.setattr(process_group_module, "_connect", lambda *place: Gone())
+    monkeypatch.setattr(process_group_module, "distributed_state", types.SimpleNamespace)
+    monkeypatch.setattr(jax.config, "update", lambda name, value: None)
+    with pytest.raises(CollectiveBroken, match=r"worker 1 lost .* at 127.0.0.1:1 while it joined .* all addresses\)$"):
+        ProcessGroup.join("127.0.0.1:1", 1, 2)

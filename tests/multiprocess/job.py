@@ -22,6 +22,7 @@ PLANTED = Path(__file__).with_name("planted.py")
 POLL_SECS = 0.02
 END_SECS = 240.0
 METRICS_TAIL_BYTES = 1 << 14
+TRACEBACK_CHARS = 6000
 STUCK_SECS = 90.0
 """How long the units applied may stay the same: a slot waits for its new process to import and compile."""
 FIRST_SECS = 240.0
@@ -240,9 +241,11 @@ class Job:
         )
 
     def tracebacks(self) -> list[str]:
-        """Return where a traceback stands: names of logs, and "the terminal"."""
+        """Return the tracebacks of the logs and the terminal, each with where it stands."""
         texts = {path.name: path.read_text(errors="replace") for path in (self.workdir / "logs").glob("*.log")}
-        return [name for name, text in {**texts, "the terminal": self.output}.items() if "Traceback" in text]
+        texts["the terminal"] = self.output
+        found = {name: text.find("Traceback") for name, text in texts.items()}
+        return [f"{name}:\n{texts[name][at : at + TRACEBACK_CHARS]}" for name, at in found.items() if at >= 0]
 
 
 def processes_of(pid: int) -> list[int]:

@@ -112,6 +112,7 @@ class ProcessGroup:
 
         Raises:
           WaitTimeout: the service does not answer, or not all workers came.
+          CollectiveBroken: the service ended meanwhile.
           HybridSyncError: JAX was used before, is not on CPU, or the installed version is unsuited.
         """
         import jax
@@ -126,22 +127,29 @@ class ProcessGroup:
         client = _connect(address, process_index, place, slots, timeout_secs)
         state.coordinator_address, state.client = address, client
         state.process_id, state.num_processes = place, len(slots)
-        if reborn and place == 0:  # the first slot publishes the topology; a second session finds the key taken
-            client.key_value_delete(_TOPOLOGY_KEY)
-        _publish(client, f"hybridsync/joined/{process_index}", host)
-        _collect(client, "hybridsync/joined", slots, deadline, f"worker {process_index}, joining the process group,")
-        before = listening()
-        made = construct("the gloo collectives", make_collectives, distributed_client=client, hostname=host)
-        opened = listening() - before
-        if len(opened) != 1:
-            raise unsuited("the gloo collectives", f"they opened {sorted(opened)}, not one port")
-        # The same factory with our collectives: jax's own would listen where the machine's name points to.
-        register("cpu", functools.partial(make_cpu, made), priority=0, fail_quietly=False)
-        _check_platform(process_index)
-        # Read from here on only to let process 0 alone write the persistent compilation cache. Each worker
-        # compiles for its own device, under its own key: without this all but one compile anew in each session.
-        state.process_id = 0
-        return cls(client, process_index, slots, num_devices, opened.pop())
+        try:
+            if reborn and place == 0:  # the first slot publishes the topology; a second session finds the key taken
+                client.key_value_delete(_TOPOLOGY_KEY)
+            _publish(client, f"hybridsync/joined/{process_index}", host)
+            who = f"worker {process_index}, joining the process group,"
+            _collect(client, "hybridsync/joined", slots, deadline, who)
+            before = listening()
+            made = construct("the gloo collectives", make_collectives, distributed_client=client, hostname=host)
+            opened = listening() - before
+            if len(opened) != 1:
+                raise unsuited("the gloo collectives", f"they opened {sorted(opened)}, not one port")
+            # The same factory with our collectives: jax's own would listen where the machine's name points to.
+            register("cpu", functools.partial(make_cpu, made), priority=0, fail_quietly=False)
+            _check_platform(process_index)
+            # Read from here on only to let process 0 alone write the persistent compilation cache. Each worker
+            # compiles for its own device, under its own key: without this all but one compile anew in each session.
+            state.process_id = 0
+            return cls(client, process_index, slots, num_devices, opened.pop())
+        except jax.errors.JaxRuntimeError as error:  # the service has gone, or this slot has another process already
+            raise CollectiveBroken(
+                f"worker {process_index} lost the coordination service at {address} while it joined the process group "
+                f"({str(error).splitlines()[0]})"
+            ) from error
 
     def mesh(self, members: Sequence[int], device_choice: int) -> MeshSum:
         """Return the collective over `members`, in this order, on `device_choice`; the same object each time.

@@ -15,6 +15,7 @@ any time after its spec, with the keys that the role uses from then on. It repor
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import itertools
@@ -255,8 +256,9 @@ class Child:
         return json.loads(line)
 
     def report(self, **fields: Any) -> None:
-        """Write one line to the supervisor; from one thread at a time."""
-        os.write(self._report_fd, json.dumps(fields).encode() + b"\n")
+        """Write one line to the supervisor; from one thread at a time. One that has ended ends this process, too."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._report_fd, json.dumps(fields).encode() + b"\n")
 
     def report_overdue(self, told: str) -> None:
         """Tell the supervisor why the watchdog ends this role; a short line, which no other thread's can part."""
