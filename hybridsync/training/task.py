@@ -47,8 +47,8 @@ Tree = Any
 Sums = dict[str, jax.Array]
 """Sums over a batch: `count` (what the mean divides by), `loss`, and `correct` or others."""
 
-Objective = Callable[[Callable[..., jax.Array], DeviceBatch], Sums]
-"""(predict, batch) -> sums; `predict` applies the model to its inputs."""
+Objective = Callable[[Callable[..., jax.Array], DeviceBatch], Sums | jax.Array]
+"""(predict, batch) -> sums, or the mean over the batch; `predict` applies the model to its inputs."""
 
 
 def cross_entropy(predict: Callable[..., jax.Array], batch: DeviceBatch) -> Sums:
@@ -258,7 +258,7 @@ def _from_apply(adapter: _NnxModel | _LinenModel, source: UnitSource, objective:
 
     def sums(params: Tree, model_state: Tree, batch: DeviceBatch, key: jax.Array) -> tuple[Sums, Tree]:
         predict, state_after = apply(params, model_state, key)
-        return _checked(objective(predict, batch)), state_after()
+        return _checked(objective(predict, batch), batch), state_after()
 
     def loss(params: Tree, model_state: Tree, batch: DeviceBatch, key: jax.Array) -> tuple[jax.Array, Any]:
         found, after = sums(params, model_state, batch, key)
@@ -267,7 +267,7 @@ def _from_apply(adapter: _NnxModel | _LinenModel, source: UnitSource, objective:
 
     def evaluate(params: Tree, model_state: Tree, batch: DeviceBatch) -> Sums:
         predict, _ = apply(params, model_state, None)
-        return _checked(objective(predict, batch))
+        return _checked(objective(predict, batch), batch)
 
     task = Task(adapter.init, loss, source, evaluate, model=adapter.model, axes=adapter.axes, sums=sums)
     if adapter.trained is None:
@@ -301,14 +301,21 @@ def _trained_paths(leaves: dict[Path, Any], is_trained: Callable[[Path], bool], 
 _MEAN_NAMES = {"correct": "accuracy"}
 
 
-def _checked(sums: Sums) -> Sums:
-    if not isinstance(sums, dict) or not {"count", "loss"} <= sums.keys():
-        found = sorted(sums) if isinstance(sums, dict) else type(sums).__name__
-        raise TaskError(
-            f"the loss returned {found}, not a dict with at least 'count' and 'loss': return sums over the "
-            "batch, such as {'count': errors.size, 'loss': errors.sum()}."
-        )
-    return sums
+def _checked(found: Any, batch: DeviceBatch) -> Sums:
+    """Return what a loss has found, as sums: a scalar is a mean over the batch's examples."""
+    if isinstance(found, dict) and {"count", "loss"} <= found.keys():
+        return found
+    if isinstance(found, jax.Array) and found.shape == () and jnp.issubdtype(found.dtype, jnp.floating):
+        count = jnp.float32(len(next(iter(batch.values()))))
+        return {"count": count, "loss": found.astype(jnp.float32) * count}
+    if isinstance(found, jax.Array):
+        what = f"an array of {found.dtype} and shape {found.shape}"
+    else:
+        what = f"a dict of {sorted(found)}" if isinstance(found, dict) else type(found).__name__
+    raise TaskError(
+        f"the loss returned {what}: return its mean over the batch, a float scalar, or a dict of sums over the batch "
+        "with at least 'count' and 'loss', such as {'count': errors.size, 'loss': errors.sum()}."
+    )
 
 
 class _NnxModel:

@@ -314,8 +314,10 @@ def test_what_is_no_task_is_refused_with_what_to_pass(build, message):
 @pytest.mark.parametrize(
     ("objective", "message"),
     [
-        (lambda predict, batch: predict(batch["image"]).sum(), "not a dict with at least 'count' and 'loss'"),
-        (lambda predict, batch: {"loss": 0.0}, r"returned \['loss'\]"),
+        (lambda predict, batch: predict(batch["image"]).sum(0), r"returned an array of float32 and shape \(3,\): return"),
+        (lambda predict, batch: predict(batch["image"]).argmax(), r"returned an array of int32 and shape \(\): return"),
+        (lambda predict, batch: (predict(batch["image"]).mean(), {}), "returned tuple: return its mean"),
+        (lambda predict, batch: {"loss": 0.0}, r"returned a dict of \['loss'\]: return"),
         (language_model, r"needs the field 'tokens', the source's batches have \['image', 'label'\]"),
     ],
 )
@@ -323,6 +325,26 @@ def test_an_objective_that_returns_no_sums_or_misses_a_field_is_refused(objectiv
     task = Task.from_nnx(lambda rngs: MLP((16, 3), rngs=rngs), images(), objective)
     with pytest.raises(TaskError, match=message):
         task.loss(*task.init(KEY), first_unit(task.source), KEY)
+
+
+def test_scalar_loss_is_the_mean_over_the_examples():
+    def mean(predict, batch):
+        return optax.softmax_cross_entropy_with_integer_labels(predict(batch["image"]), batch["label"]).mean()
+
+    by_mean, by_sums = (
+        Task.from_nnx(lambda rngs: MLP((16, 3), rngs=rngs), images(), objective) for objective in (mean, cross_entropy)
+    )
+    params, model_state = by_mean.init(KEY)
+    batch = first_unit(by_mean.source)
+    ours, theirs = (
+        jax.value_and_grad(task.loss, has_aux=True)(params, model_state, batch, KEY) for task in (by_mean, by_sums)
+    )
+    np.testing.assert_allclose(ours[0][0], theirs[0][0], rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), ours[1], theirs[1])
+    assert by_mean.evaluate is not None and by_sums.evaluate is not None
+    found = by_mean.evaluate(params, model_state, batch)
+    assert sorted(found) == ["count", "loss"] and found["count"] == len(batch["label"])
+    np.testing.assert_allclose(found["loss"], by_sums.evaluate(params, model_state, batch)["loss"], rtol=1e-6)
 
 
 def test_scores_that_do_not_match_the_labels_are_refused_with_both_shapes():
