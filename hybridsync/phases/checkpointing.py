@@ -277,7 +277,8 @@ class SaveSchedule:
         self._evaluations: deque[tuple[int, float, Future]] = deque()  # units, the run's seconds at which they were
         self._next_save = self._save_secs = self._retry_secs = self._awaited_secs = self._age_secs = 0.0
         every = run.config.telemetry.evaluate_units
-        self._next_evaluation = (control.num_applied // every + 1) * every if every else math.inf
+        measured = reporter.measured_until(control.num_applied) if every else 0
+        self._next_evaluation = (measured // every + 1) * every if every else math.inf
         self._of_run = {"config": to_json(run.config), "source": run.describe_source()}
 
     @property

@@ -215,6 +215,25 @@ class Reporter:
                 found.append((tuple(event["members"]), event["lane"]))
         return found
 
+    def measured_until(self, applied: int) -> int:
+        """Return the units up to which no place of `evaluate_units` is left to measure.
+
+        A restarted chief takes up the places where its predecessor's record ends: what that one was measuring is
+        measured late, and nothing twice. A session measures only what comes after its start.
+
+        Args:
+          applied: units applied in the state from which a session starts that has no record yet.
+        """
+        measured = None
+        for event in read_events(self._run.workdir) if self._run.workdir else []:
+            if event["kind"] == "run_started":
+                measured = None
+            elif event["kind"] == "phase_entered" and measured is None:
+                measured = event["units"]
+            elif event["kind"] in ("evaluation", "evaluation_skipped") and measured is not None:
+                measured = max(measured, event.get("last", event["units"]))
+        return applied if measured is None else measured
+
     def renewed(self, why: str) -> None:
         """Write that the workers start again in a new process group."""
         self.event("world_renewed", why=why)

@@ -346,6 +346,9 @@ class Told(Reporter):
     def seconds(self) -> float:
         return 12.5
 
+    def measured_until(self, applied: int) -> int:
+        return applied
+
     def evaluated(self, units: int, captured: float, outcome: Callable[[], Any]) -> None:
         assert captured == self.captured, "seconds at which the state was handed over, or kept"
         self.told.append((units, outcome()))

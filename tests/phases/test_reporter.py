@@ -244,3 +244,24 @@ def test_what_a_policy_decides_is_an_event_with_its_numbers(harness: Harness):
     harness.reporter.decided(**decision)
     (event,) = events_of(harness.workdir, "policy_decided")
     assert decision.items() <= event.items()
+
+
+# --- places of evaluations ---
+
+
+def test_restarted_chief_measures_the_places_that_its_predecessor_had_not_measured(harness: Harness) -> None:
+    def written(kind: str, **fields: float | str) -> None:
+        harness.recorder.events.write(kind, phase=1, **fields)
+
+    reporter = harness.reporter
+    written(
+        "evaluation", units=70, examples=8, accuracy=0.5, loss=1.0
+    )  # of an earlier session, which went further than its last commit
+    written("run_started", reason="resume")
+    assert reporter.measured_until(applied=45) == 45, "a session's own start"
+    reporter.entered(harness.bsp, 45)
+    assert reporter.measured_until(applied=52) == 45
+    written("evaluation", units=50, examples=8, accuracy=0.5, loss=1.0)
+    written("evaluation_skipped", first=60, last=60, places=1, units=66, why="the one before it took too long")
+    reporter.entered(harness.asp, 66)
+    assert reporter.measured_until(applied=52) == 60, "whatever the last commit has"

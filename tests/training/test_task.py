@@ -314,8 +314,11 @@ def test_what_is_no_task_is_refused_with_what_to_pass(build, message):
 @pytest.mark.parametrize(
     ("objective", "message"),
     [
-        (lambda predict, batch: predict(batch["image"]).sum(0), r"returned an array of float32 and shape \(3,\): return"),
-        (lambda predict, batch: predict(batch["image"]).argmax(), r"returned an array of int32 and shape \(\): return"),
+        (
+            lambda predict, batch: predict(batch["image"]).sum(0),
+            r"an array of float32 and shape \(3,\): return",
+        ),
+        (lambda predict, batch: predict(batch["image"]).argmax(), r"an array of int32 and shape \(\): return"),
         (lambda predict, batch: (predict(batch["image"]).mean(), {}), "returned tuple: return its mean"),
         (lambda predict, batch: {"loss": 0.0}, r"returned a dict of \['loss'\]: return"),
         (language_model, r"needs the field 'tokens', the source's batches have \['image', 'label'\]"),
