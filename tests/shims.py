@@ -17,7 +17,7 @@ def build(source: Path, folder: Path) -> Path:
         pytest.skip(f"no C compiler (cc, gcc, clang) is on the path: {source.name} cannot be built")
     library = folder / f"{source.stem}.so"
     command = [cc, "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(library), str(source)]
-    done = subprocess.run([*command, "-ldl", "-lpthread"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, "-ldl", "-lpthread"], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, f"{source.name} does not compile:\n{done.stderr}"
     return library
 

@@ -149,7 +149,7 @@ def test_a_command_that_cannot_be_read_is_refused_by_its_process(case: Given, pl
     flags = (f"--config={place.config}", f"--workdir={place.run}", *case.flags)
     command = [sys.executable, "-m", "hybridsync.cli.train", *flags]
     environment = {**os.environ, "PYTHONPATH": str(place.folder)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     assert_text(done.stderr.strip(), case.text.replace("FOLDER", re.escape(str(place.folder))))

@@ -25,7 +25,7 @@ main()
 
 def host(*flags: str, program: tuple[str, ...] = ("-m", "hybridsync")) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *program, "host", "--config=configs/digits_mlp.py", "--workdir=/nowhere/run", *flags]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
 
 
 @pytest.mark.parametrize(

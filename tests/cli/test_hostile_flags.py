@@ -99,7 +99,7 @@ def test_no_command_ends_in_a_traceback_without_its_streams(command: str, redire
         env=users_environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
     assert done.returncode in (*EXIT_CODES, 141)
@@ -122,5 +122,7 @@ cli.main()
 
 @pytest.mark.parametrize("module", ["absl", "hybridsync.config", "hybridsync.runtime.processes"])
 def test_ctrl_c_while_a_command_is_imported_ends_it_with_one_line(module: str) -> None:
-    done = subprocess.run([sys.executable, "-c", IMPORTS, module], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS, module], cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
     assert (done.returncode, done.stderr) == (130, "interrupted\n")

@@ -65,8 +65,8 @@ def test_what_comes_is_shown_until_the_run_ends(run: Path) -> None:
         with open(run / "logs" / "chief-0.log", "a") as log:
             log.write("one\ntwo\nhalf")
         assert [process.stdout.readline() for _ in range(2)] == ["chief-0: one\n", "chief-0: two\n"]
-        supervisor.communicate(b"\n", timeout=30)
-        said, _ = process.communicate(timeout=60)
+        supervisor.communicate(b"\n", timeout=120)
+        said, _ = process.communicate(timeout=120)
     assert (process.returncode, said) == (0, "chief-0: half\n")
 
 
@@ -80,7 +80,7 @@ def test_a_line_is_shown_whole_once_its_end_has_come(run: Path) -> None:
         with open(log, "a") as file:
             file.write("1234\nthe last words")
         assert process.stdout.readline() == "chief-0: loss 0.1234\n"
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=120)
     assert (process.returncode, said) == (0, "chief-0: the last words\n")
 
 

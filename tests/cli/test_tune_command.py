@@ -168,7 +168,7 @@ def test_a_search_that_is_asked_to_stop_saves_the_run_and_says_so(place: Place) 
         if "phase 1 (" in line:
             break
     process.terminate()
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == 75, output
     assert "is saved at" in output and "give the same command again" in output
 

@@ -90,7 +90,7 @@ def test_a_communicator_tells_when_its_last_member_had_come(backend: Callable[[P
 @in_all
 def test_whoever_waits_is_freed_when_the_phase_is_broken_off(backend: Callable[[Programs], Collectives]) -> None:
     communicator = backend(tally_programs()).communicator(phase_of(members=(0, 1)))
-    part, begun = part_of(tally_state(), optimizer=False), threading.Barrier(3, timeout=60.0)
+    part, begun = part_of(tally_state(), optimizer=False), threading.Barrier(3, timeout=120)
 
     def wait_in(call: Callable[[], object]) -> None:
         begun.wait()

@@ -144,7 +144,7 @@ def test_no_thread_is_left_once_a_unit_was_read():
 
 
 def test_examples_are_read_by_several_threads_at_a_time():
-    together = threading.Barrier(3, timeout=60)
+    together = threading.Barrier(3, timeout=120)
 
     def read(index):
         together.wait()

@@ -36,7 +36,7 @@ def flags_of(command: str) -> frozenset[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     ).stdout
     own = frozenset(re.findall(r"^ +(?:-\w,)?--(?:\[no\])?(\w+):", told, re.MULTILINE))

@@ -36,7 +36,7 @@ def test_a_plain_program_reads_the_newest_state(tmp_path):
         state = {"params": {"w": np.ones((rows, 4), np.float32)}, "counters": {"units": np.int32(7)}}
         store.save(state, units=7, ledger={}, run={})
     command = [sys.executable, str(SCRIPT), str(tmp_path / "checkpoints")]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     assert result.stdout.splitlines() == ["counters/units int32 ()", "params/w float32 (3, 4)"]
 
 

@@ -54,7 +54,7 @@ def test_every_flag_in_the_commands_is_one_of_the_launchers(tmp_path: Path) -> N
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     ).stdout
     named = re.findall(r"--(\w+)", "\n".join([*COMMANDS, *re.findall(r"^\| (`--.*?) \|", RUN, re.MULTILINE)]))

@@ -47,7 +47,7 @@ def certificates(folder: Path, num_hosts: int) -> Path:
             [sys.executable, "-m", "hybridsync", "certs", *call],
             cwd=ROOT,
             check=True,
-            timeout=60,
+            timeout=240,
             stdout=subprocess.DEVNULL,
         )
     return folder

@@ -169,7 +169,7 @@ def is_idle(cluster: SlurmCluster, num_nodes: int) -> bool:
         env=cluster.environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     return told.stdout.split() == ["idle"] * num_nodes
 

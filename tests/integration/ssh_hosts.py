@@ -43,7 +43,7 @@ def started(root: Path, folder: Path, addresses: Sequence[str]) -> Iterator[str]
     environ = environment(root)
     for name in ("host", "user"):
         keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name]
-        subprocess.run(keygen, env=environ, check=True, timeout=60)
+        subprocess.run(keygen, env=environ, check=True, timeout=240)
     users = Path("/etc/passwd").read_text()
     (folder / "passwd").write_text(f"{users}sshd:x:65533:65534::/run/sshd:/usr/sbin/nologin\n")
     (port,) = free_ports(1)
@@ -67,4 +67,4 @@ def started(root: Path, folder: Path, addresses: Sequence[str]) -> Iterator[str]
 def answers(ssh: str, address: str) -> bool:
     """Whether a command runs there."""
     call = [*ssh.split(), address, "true"]
-    return subprocess.run(call, env=os.environ, capture_output=True, timeout=30, check=False).returncode == 0
+    return subprocess.run(call, env=os.environ, capture_output=True, timeout=240, check=False).returncode == 0

@@ -98,7 +98,7 @@ def test_a_run_is_shown_in_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def asked(url: str, **values: Any) -> Any:
     """Return what TensorBoard's HPARAMS page is given for a request."""
     request = urllib.request.Request(url, json.dumps(values).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=240) as answer:
         return json.load(answer)
 
 

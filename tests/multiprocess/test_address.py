@@ -115,7 +115,7 @@ def test_no_other_user_reaches_a_role_and_nobody_without_the_token_is_answered(t
         if os.getuid() == 0:  # only root can be another user
             called = [str(path) for path in (*roles.values(), *sorted(slabs))]
             done = subprocess.run(
-                [sys.executable, "-c", STRANGER, *called], capture_output=True, text=True, timeout=60, check=True
+                [sys.executable, "-c", STRANGER, *called], capture_output=True, text=True, timeout=240, check=True
             )
             assert done.stdout.splitlines() == [f"denied {path}" for path in called]
         with grpc.insecure_channel(f"unix:{roles['chief', 0]}") as channel:

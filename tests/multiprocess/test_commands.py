@@ -45,7 +45,7 @@ def start(workdir: Path, *more: str) -> Job:
 
 def scraped(port: int) -> dict[tuple[str, str], float]:
     """Return each sample of a run's metrics by its name and its labels."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as reply:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=240) as reply:
         families = [*text_string_to_metric_families(reply.read().decode())]
     samples = [sample for family in families for sample in family.samples]
     return {(s.name, " ".join(f"{key}={s.labels[key]}" for key in sorted(s.labels))): s.value for s in samples}

@@ -211,7 +211,7 @@ def captured_among_pushes(tmp_path) -> None:
 
     def train(worker: int) -> None:
         for unit in range(worker, 64, 4):
-            assert turns.acquire(timeout=20)
+            assert turns.acquire(timeout=120)
             primary.push_pull(push_of(phase, unit, worker=worker), gradient_of(unit))
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(4) as threads:
@@ -233,7 +233,7 @@ def captured_among_pushes(tmp_path) -> None:
         finally:
             turns.release(64)
         for push in pushes:
-            push.result(timeout=20)
+            push.result(timeout=120)
 
 
 def acknowledged(tmp_path) -> None:

@@ -71,7 +71,7 @@ from tests.multiprocess.planted_audit import what_makes_code_of_data_is_recorded
 what_makes_code_of_data_is_recorded("worker", Path(sys.argv[1]))
 {what}
 """
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, check=True, timeout=240)
     ((_, *lines),) = (
         [json.loads(line) for line in path.read_text().splitlines()] for path in (tmp_path / FOLDER).iterdir()
     )

@@ -99,7 +99,7 @@ def test_a_key_that_others_can_read_certifies_nobody(tmp_path: Path) -> None:
 
 def run_python(program: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -196,7 +196,7 @@ def test_a_caller_that_does_not_take_what_it_asked_for_holds_it_for_a_time(
     ):
         request = pb.ReadRequest(num_bytes=lent.buffer.nbytes) if method.startswith("Snap") else pb.Push(worker=2)
         stream = channel.unary_stream(f"/hybridsync.{method}")
-        replies = stream(request.SerializeToString(), timeout=60.0, metadata=((TOKEN_KEY, TOKEN),))
+        replies = stream(request.SerializeToString(), timeout=120, metadata=((TOKEN_KEY, TOKEN),))
         assert lent.is_back.wait(SECS), "nothing of it is read"
         with pytest.raises(grpc.RpcError) as ended:
             list(replies)
@@ -326,7 +326,7 @@ def test_another_user_of_the_machine_reaches_no_socket_even_with_the_token() -> 
             cwd=Path(__file__).resolve().parents[2],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
     assert done.returncode == 0, done.stderr

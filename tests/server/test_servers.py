@@ -308,7 +308,7 @@ def test_a_store_serves_exactly_the_sequence_that_is_asked_for_and_waits_for_it(
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(store.pull_at, asked)
         _, parameters = pushed(cluster, phase, 0)
-        served = waiting.result(timeout=20)
+        served = waiting.result(timeout=120)
     cut = cluster.parts[1].parameters
     assert fingerprint(cut.layout.unpack(served.buffer)) == fingerprint(cut.part_of(parameters))
     served.release()
@@ -411,7 +411,7 @@ def test_a_new_phase_lets_go_of_a_snapshot_that_waits_for_a_server():
         assert asked.wait(20)
         cluster.enter(2)
         with pytest.raises(StalePhase, match="phase 1 has ended"):
-            waiting.result(timeout=20)
+            waiting.result(timeout=120)
     go_on.set()
     assert cluster.failures == []
 

@@ -162,7 +162,7 @@ def test_a_save_from_another_thread_commits(tmp_path):
     store = CheckpointStore(tmp_path)
     thread = threading.Thread(target=save, args=(store, make_state(), 5))
     thread.start()
-    thread.join(timeout=60)
+    thread.join(timeout=120)
     assert store.newest(make_state()) is not None
 
 

@@ -58,7 +58,7 @@ def test_missing_certificates_are_refused_with_the_commands_that_make_them(tmp_p
     (line,) = str(refused.value).split("make all with: ")[1:]
     assert line == commands_for_certificates(str(folder), 2)
     program = f'hybridsync() {{ "{sys.executable}" -m hybridsync "$@"; }}; {line}'
-    subprocess.run(["bash", "-c", program], cwd=ROOT, check=True, timeout=60, stdout=subprocess.DEVNULL)
+    subprocess.run(["bash", "-c", program], cwd=ROOT, check=True, timeout=240, stdout=subprocess.DEVNULL)
     check_certificates(folder, 2)
     wanted = rf"no certificate of host 2 of 3, .*/2/host\.pem; make it with: .* --host=2 --out={folder}/2"
     with pytest.raises(ConfigError, match=wanted):

@@ -196,7 +196,7 @@ def opened_beside(folder: Path, **files: str) -> subprocess.CompletedProcess[str
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

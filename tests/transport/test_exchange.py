@@ -71,7 +71,7 @@ def test_an_old_stream_is_replaced_and_ended(exchange: StreamExchange, echo: Ech
     monkeypatch.setattr("hybridsync.transport.grpc.exchange.STREAM_SECS", 0.0)
     exchange.send(b"a", 10)
     assert exchange.send(b"b", 10) == b"2 b"
-    assert echo.ended.acquire(timeout=10), "the first stream was not ended"
+    assert echo.ended.acquire(timeout=120), "the first stream was not ended"
 
 
 def test_an_error_ends_the_stream_and_the_next_request_opens_another(exchange: StreamExchange, echo: Echo) -> None:

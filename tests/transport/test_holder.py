@@ -101,7 +101,7 @@ def test_a_read_under_way_ends_at_once_when_the_readers_are_closed_and_a_later_o
         assert stuck.asked.wait(10)
         readers.close()
         with pytest.raises(RoleLost, match="the state's holder at 127"):
-            reading.result(timeout=5)
+            reading.result(timeout=120)
     readers(serve(SnapshotServicer(holder))).read(4, into)
     assert np.array_equal(into, holder.parameters)
 

@@ -224,7 +224,7 @@ def test_a_damaged_reply_is_refused(serve, closing) -> None:
 @pytest.mark.parametrize("num_bytes", [20 << 20], indirect=True)
 def test_a_caller_that_goes_away_gives_buffers_back(address, server, num_bytes, closing) -> None:
     channel = closing(Channel(address))
-    stream = stub(channel, "ParameterServer", "Pull")(encode(PUSH), timeout=10)
+    stream = stub(channel, "ParameterServer", "Pull")(encode(PUSH), timeout=120)
     next(stream)
     stream.cancel()
     assert server.views[0].returned.wait(10) and server.views[0].num_released == 1

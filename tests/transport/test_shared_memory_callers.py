@@ -147,7 +147,7 @@ def test_a_process_of_another_user_is_refused_though_it_knows_the_token(served: 
     os.chmod(Path(served.path).parent, 0o777)  # as a folder that was opened to others
     asked = request(served, "pull", num_bytes=served.parameters_bytes)
     done = subprocess.run(
-        [sys.executable, "-c", STRANGER, served.path, asked.hex()], capture_output=True, timeout=60, check=True
+        [sys.executable, "-c", STRANGER, served.path, asked.hex()], capture_output=True, timeout=240, check=True
     )
     refused = pb.LinkReply.FromString(done.stdout)
     assert refused.error == "Unauthenticated" and refused.text.startswith("this call is another user's")

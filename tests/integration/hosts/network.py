@@ -36,7 +36,7 @@ def missing() -> str:
     if not (CPU / "cpu.cfs_quota_us").exists() and not (CPU / "cgroup.procs").exists():
         return f"there is no cgroup controller at {CPU}"
     trial = f"hs{os.getpid()}-trial"
-    made = subprocess.run(["ip", "netns", "add", trial], capture_output=True, text=True, timeout=10, check=False)
+    made = subprocess.run(["ip", "netns", "add", trial], capture_output=True, text=True, timeout=240, check=False)
     if made.returncode != 0:
         return f"ip netns add does not work here: {made.stderr.strip()}"
     _run("ip", "netns", "del", trial)
@@ -44,7 +44,7 @@ def missing() -> str:
 
 
 def _run(*command: object) -> str:
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, f"{' '.join(map(str, command))}: {done.stderr.strip() or done.stdout.strip()}"
     return done.stdout
 

@@ -104,7 +104,7 @@ class Pod:
     def init(self) -> None:
         """Run the init containers to their end."""
         for container in self._spec["initContainers"]:
-            done = subprocess.run(self.command(container, []), capture_output=True, text=True, timeout=60, check=False)
+            done = subprocess.run(self.command(container, []), capture_output=True, text=True, timeout=240, check=False)
             assert done.returncode == 0, done.stderr
 
     def start(self, screen: Path) -> subprocess.Popen[bytes]:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def _report(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "launch.report", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_the_page_lands_beside_the_run_or_where_it_is_asked_for(tmp_path: Path) -> None:

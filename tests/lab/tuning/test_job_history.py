@@ -114,7 +114,7 @@ def test_nothing_is_made_where_somebody_only_looks(path: Path) -> None:
 def test_several_processes_begin_and_write_at_once_and_nothing_is_lost(path: Path) -> None:
     writers = [writer(path, 20 * number, 20) for number in range(4)]
     for process in writers:
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
     assert [process.returncode for process in writers] == [0] * 4
     with opened(path) as history:
         assert sorted(run.seed for run in history.runs(JOB, WHERE)) == list(range(80))
@@ -129,7 +129,7 @@ def test_what_was_recorded_before_a_kill_is_there_after_it(path: Path) -> None:
         os.kill(process.pid, signal.SIGKILL)
         told += map(int, process.stdout)  # what is in the pipe, and in the reader's buffer
         process.stdout.close()
-        assert process.wait(timeout=60) == -signal.SIGKILL
+        assert process.wait(timeout=120) == -signal.SIGKILL
         with opened(path) as history:
             seeds = [run.seed for run in history.runs(JOB, WHERE) if run.seed >= first]
         assert seeds[: len(told)] == told

@@ -86,7 +86,7 @@ def test_that_of_a_killed_run_is_removed_by_the_next_one_and_that_of_a_live_one_
     finally:
         for maker in (killed, live):
             maker.kill()
-            maker.communicate(timeout=10)
+            maker.communicate(timeout=120)
 
 
 def test_nothing_but_sockets_in_a_marked_folder_of_this_boot_is_ever_removed(short: Path) -> None:

@@ -77,7 +77,7 @@ def compiled(folder: str, **environment: str) -> str:
     command = [sys.executable, "-W", "ignore", "-c", TWICE_TWO, folder]
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": "", **environment}
     return subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=60, env=environment
+        command, capture_output=True, text=True, check=True, timeout=240, env=environment
     ).stdout.strip()
 
 
