@@ -29,6 +29,7 @@ import jax.numpy as jnp
 import optax
 from absl import logging
 from flax import linen, nnx
+from flax.errors import InvalidRngError, ModifyScopeVariableError
 from jax.core import Tracer
 
 from hybridsync.core.errors import TaskError, described
@@ -88,6 +89,11 @@ def _field(batch: DeviceBatch, name: str) -> jax.Array:
 
 
 def _classify(scores: jax.Array, labels: jax.Array) -> Sums:
+    if not hasattr(scores, "shape"):
+        raise TaskError(
+            f"the model returned {type(scores).__name__}, not an array of scores: pass a loss= that takes from it what "
+            "it needs"
+        )
     if scores.shape[:-1] != labels.shape:
         raise TaskError(
             f"the model's scores have the shape {scores.shape}, the labels {labels.shape}: "
@@ -633,7 +639,14 @@ class _LinenModel:
         def predict(*inputs: Any, **named: Any) -> jax.Array:
             named = {**flags, **named}
             if key is None:
-                return cast(jax.Array, self._module.apply({"params": params, **after}, *inputs, **named))
+                try:
+                    return cast(jax.Array, self._module.apply({"params": params, **after}, *inputs, **named))
+                except (InvalidRngError, ModifyScopeVariableError) as error:
+                    raise TaskError(
+                        f"{type(self._module).__name__} trains in evaluation, too ({described(error)}): say what its "
+                        "call is given, for example from_linen(..., training={'mode': 'train'}, "
+                        "evaluation={'mode': 'eval'})"
+                    ) from error
             with linen.intercept_methods(_refuse_inactive) if self._checks_layers else contextlib.nullcontext():
                 outputs, changed = self._call(params, after, key, inputs, named)
             after.update(changed)

@@ -112,6 +112,26 @@ def test_a_layer_that_stays_off_in_training_is_refused_by_name(module, message):
     assert np.isfinite(meant.loss(params, state, batch, jax.random.key(0))[0])
 
 
+def counts(self, x):
+    calls = self.variable("counts", "calls", jnp.zeros, ())
+    calls.value += 1
+    return linen.Dense(3)(x)
+
+
+ON = [lambda self, x, mode="train": drops(x, mode == "eval"), counts]
+
+
+@pytest.mark.parametrize("call", ON, ids=["dropout", "a counter"])
+def test_module_that_trains_in_evaluation_is_refused_with_what_to_pass(call):
+    task = Task.from_linen(linen_net(call), SOURCE)
+    params, state = task.init(jax.random.key(0))
+    batch = {name: jnp.asarray(field) for name, field in SOURCE.batch(0, unit_size=8, seed=0).items()}
+    assert np.isfinite(task.loss(params, state, batch, jax.random.key(0))[0])
+    assert task.evaluate is not None
+    with pytest.raises(TaskError, match=r"Net trains in evaluation, too \(.*evaluation=\{'mode': 'eval'\}\)"):
+        task.evaluate(params, state, batch)
+
+
 def test_dropout_of_rate_zero_may_stay_off():
     task = Task.from_linen(linen_net(lambda self, x: linen.Dense(3)(Block(rate=0.0)(x))), SOURCE)
     batch = {name: jnp.asarray(field) for name, field in SOURCE.batch(0, unit_size=8, seed=0).items()}

@@ -350,6 +350,16 @@ def test_scalar_loss_is_the_mean_over_the_examples():
     np.testing.assert_allclose(found["loss"], by_sums.evaluate(params, model_state, batch)["loss"], rtol=1e-6)
 
 
+def test_model_that_returns_more_than_scores_needs_a_loss_of_its_own():
+    class Both(nnx.Linear):
+        def __call__(self, image):
+            return super().__call__(image), {}
+
+    task = Task.from_nnx(lambda rngs: Both(1, 3, rngs=rngs), images())
+    with pytest.raises(TaskError, match="the model returned tuple, not an array of scores: pass a loss="):
+        task.loss(*task.init(KEY), first_unit(task.source), KEY)
+
+
 def test_scores_that_do_not_match_the_labels_are_refused_with_both_shapes():
     task = Task.from_nnx(lambda rngs: nnx.Linear(1, 3, rngs=rngs), images())
     with pytest.raises(TaskError, match=r"\(8, 4, 4, 3\), the labels \(8,\)"):
