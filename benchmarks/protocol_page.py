@@ -101,18 +101,14 @@ def _told(cls: type) -> dict[str, str]:
 
 def _costs() -> str:
     costs = {name: cost_of(name) for name in PROTOCOLS}
-    head = [
-        "| plan | units/s | over `bsp` | most stale (bound) | moved a unit | dropped |",
-        "|---|---|---|---|---|---|",
-    ]
+    head = ["| plan | units/s | over `bsp` | most stale | dropped |", "|---|---|---|---|---|"]
     return "\n".join([*head, *(_row(name, cost, costs["bsp"]) for name, cost in costs.items())])
 
 
 def _row(name: str, cost: Cost, bsp: Cost) -> str:
-    bound = protocols.parse(name).staleness_bound(NUM_WORKERS)
-    stale = "replicas" if cost.staleness is None else f"{cost.staleness} ({'none' if bound is None else bound})"
-    rate, beside = f"{cost.units_per_sec:.1f}", f"{cost.units_per_sec / bsp.units_per_sec:.2f}x"
-    return f"| `{name}` | {rate} | {beside} | {stale} | {cost.traffic:.2f} P | {100 * cost.dropped:.0f} % |"
+    stale = "replicas" if cost.staleness is None else str(cost.staleness)
+    rate, over = f"{cost.units_per_sec:.1f}", f"{cost.units_per_sec / bsp.units_per_sec:.2f}x"
+    return f"| `{name}` | {rate} | {over} | {stale} | {100 * cost.dropped:.0f} % |"
 
 
 def main() -> int:

@@ -193,21 +193,19 @@ def _digits(results: Results, work: Digits) -> str:
 
 
 def _transfer(results: Results, work: Transfer) -> str:
-    rows = []
-    for operation, said in OPERATIONS.items():
-        case = case_of(work, operation)
-        rows += [
-            (
-                said,
-                _title(name),
-                _written(_spread(results, case, name)),
-                _ratio(results, case, name, BANDWIDTH),
-                _load(results, case, name),
-            )
-            for name in _measured(results, case)
-        ]
-    head = ("operation", "system", BANDWIDTH.name, "HybridSync is", "load")
+    """Return a line for each system: GB/s of each operation, and how many times as fast ours is."""
+    cases = [case_of(work, operation) for operation in OPERATIONS]
+    names = [name for name in SYSTEMS if any(results.figures(case, name) for case in cases)]
+    rows = [(_title(name), *(_bandwidth(results, case, name) for case in cases)) for name in names]
+    head = ("system, GB/s", *OPERATIONS.values())
     return f"**{work.title}**:\n\n{_table(head, rows) if rows else 'not measured'}"
+
+
+def _bandwidth(results: Results, case: str, name: str) -> str:
+    if not results.figures(case, name):
+        return ""
+    figures = (_written(_spread(results, case, name)), _ratio(results, case, name, BANDWIDTH))
+    return "; ".join(filter(None, figures))
 
 
 def _sums(results: Results) -> str:

@@ -1,9 +1,9 @@
-"""Claims of the four papers: `python -m benchmarks.reproduction run [--only=NAME,...]`, `list`, or `page`.
+"""Claims of the four papers: `python -m benchmarks.reproduction run [--only=NAME,...]`, `list`, `show`, or `page`.
 
 `run` measures the cells of the experiments that have no result yet, one after another, and keeps each as a row of
 `docs/reproduction/NAME.csv` when it is done: the same command goes on where it was broken off. A cell whose definition
-has changed is measured again. `list` says what is there. `page` writes the made parts of `docs/reproduction.md` and its
-plots.
+has changed is measured again. `list` says what is there, and `show` prints claims and tables in full. `page` writes
+the made parts of `docs/reproduction.md` and its plots.
 
 Cells that need CIFAR-10 want `--cifar=FOLDER` with its binary version. Cells on published runs want
 `--published=FILE.csv` (see `benchmarks/published_runs.py`). They are left out without it, and so are shares that the
@@ -32,7 +32,7 @@ from hybridsync.core.errors import ConfigError, HybridSyncError
 def main(arguments: Sequence[str]) -> int:
     """Carry out what is asked for, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "list", "page"))
+    parser.add_argument("what", choices=("run", "list", "show", "page"))
     parser.add_argument("--only", default="", help="experiments, separated by commas; all of them without it")
     parser.add_argument("--most", type=int, default=0, help="cells to measure at most; 0 for all")
     parser.add_argument("--cifar", type=Path, help="folder of CIFAR-10's binary version")
@@ -43,6 +43,9 @@ def main(arguments: Sequence[str]) -> int:
         chosen = _chosen(options.only)
         if options.what == "page":
             print(page.write(options.folder))
+            return 0
+        if options.what == "show":
+            print(page.blocks(options.folder, chosen), end="")
             return 0
         if options.what == "list":
             for experiment in chosen:

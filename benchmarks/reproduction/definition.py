@@ -81,11 +81,12 @@ class Claim:
     """A claim of a paper beside what is measured here.
 
     Args:
-      text: what is claimed.
+      text: what is claimed; measurements of the same claim stand together.
       published: the paper's figure.
       ours: ours; NOT_RUN where the cells were not measured.
       conditions: of ours.
       met: whether ours reaches it; None where nothing was measured or the two cannot be compared.
+      case: what distinguishes it from others of the same claim under the same conditions.
     """
 
     text: str
@@ -93,6 +94,7 @@ class Claim:
     ours: str
     conditions: str
     met: bool | None = None
+    case: str = ""
 
     @property
     def verdict(self) -> str:

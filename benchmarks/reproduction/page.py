@@ -1,19 +1,21 @@
 """Writes the made parts of `docs/reproduction.md` and its plots from the results; a test holds both against them.
 
-The page is written by hand, but for the blocks between `<!-- made: NAME -->` and `<!-- end -->`. Results in another
-folder leave it alone: they get a page of their own, of made blocks.
+The page is written by hand, but for the blocks between `<!-- made: NAME -->` and `<!-- end -->`. It has each claim in
+short; an experiment's table in full is what `show` prints. Results in another folder leave the page alone: they get a
+page of their own, of claims and tables in full.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.protocol_page import BLOCK, DOCS
 from benchmarks.reproduction import lengths
-from benchmarks.reproduction.definition import NOT_RUN, Experiment
-from benchmarks.reproduction.experiments import EXPERIMENTS
+from benchmarks.reproduction.definition import NOT_RUN, Claim, Experiment
+from benchmarks.reproduction.experiments import EXPERIMENTS, grid
 from benchmarks.reproduction.record import FOLDER, rows, told, whole_seeds
 from benchmarks.reproduction.reporting import markdown
 from hybridsync.core.errors import ConfigError
@@ -21,7 +23,7 @@ from hybridsync.core.errors import ConfigError
 PAGE = DOCS / "reproduction.md"
 PAPERS = {"syncswitch": "Sync-Switch", "hsp": "HSP", "ripples": "Ripples", "psplus": "PS+"}
 WIDTH = 120
-HEAD = ("claim", "paper", "here", "", "conditions", "experiment")
+HEAD = ("", "here", "measured on", "experiment")
 
 
 def write(folder: Path = FOLDER) -> Path:
@@ -39,13 +41,13 @@ def write(folder: Path = FOLDER) -> Path:
     return page
 
 
-def blocks(folder: Path) -> str:
-    """Return the made blocks of the experiments that have results in a folder, as a page in that folder.
+def blocks(folder: Path, experiments: Iterable[Experiment] = tuple(EXPERIMENTS.values())) -> str:
+    """Return claims and tables in full of the experiments that have results in a folder, as a page in that folder.
 
     Raises:
-      ConfigError: it has none.
+      ConfigError: none of them has results there.
     """
-    found = [each for each in EXPERIMENTS.values() if rows(each, folder)]
+    found = [each for each in experiments if rows(each, folder)]
     if not found:
         raise ConfigError(f"{folder} has no results; `run --folder={folder}` measures some")
     parts: list[str] = []
@@ -67,9 +69,13 @@ def refreshed(text: str, folder: Path = FOLDER) -> str:
 
 
 def made(name: str, folder: Path = FOLDER) -> str:
-    """Return one block: `claims_PAPER`, `lengths`, or an experiment's own."""
+    """Return one block: `verdicts`, `claims_PAPER`, `lengths`, `grid_at_one_link`, or an experiment in full."""
+    if name == "verdicts":
+        return _verdicts(folder)
     if name == "lengths":
         return lengths.table(folder)
+    if name == "grid_at_one_link":
+        return grid.table_at_one_link(told(grid.EXPERIMENT, folder))
     if name.startswith("claims_"):
         paper = PAPERS[name.removeprefix("claims_")]
         return _claims_of([each for each in EXPERIMENTS.values() if each.paper == paper], folder)
@@ -85,26 +91,56 @@ def plots(folder: Path = FOLDER) -> dict[str, str]:
     }
 
 
+def _verdicts(folder: Path) -> str:
+    """Return how many measurements of each paper's claims have each verdict."""
+    verdicts = Counter(
+        (each.paper, claim.verdict) for each in EXPERIMENTS.values() for claim in each.claims(told(each, folder))
+    )
+    names = list(dict.fromkeys(verdict for _, verdict in verdicts))
+    lines = [(paper, *(str(verdicts[paper, name]) for name in names)) for paper in PAPERS.values()]
+    return markdown(("paper", *names), lines)
+
+
 def _claims_of(experiments: Iterable[Experiment], folder: Path) -> str:
-    lines = [
-        (claim.text, claim.published, claim.ours, claim.verdict, claim.conditions, f"`{each.name}`")
-        for each in experiments
-        for claim in each.claims(told(each, folder))
-    ]
-    return markdown(HEAD, lines) if lines else ""
+    """Return a block for each claim: what the paper says, then what was measured, on what, and whether it is met."""
+    blocks: dict[tuple[str, str], list[tuple[Claim, Experiment]]] = {}
+    for each in experiments:
+        for claim in each.claims(told(each, folder)):
+            blocks.setdefault((claim.text, claim.published), []).append((claim, each))
+    return "\n\n".join(_block(text, published, measured) for (text, published), measured in blocks.items())
+
+
+def _block(text: str, published: str, measured: Sequence[tuple[Claim, Experiment]]) -> str:
+    """Return one claim's block: a paragraph if it was measured once, else a table."""
+    title = f"**{text[0].upper()}{text[1:]}.** Paper: {published}."
+    if len(measured) == 1:
+        ((claim, experiment),) = measured
+        return _filled(f"{title} Here {claim.verdict}: {claim.ours}. {_conditions(claim)} ({_results(experiment)}).")
+    lines = [(claim.verdict, claim.ours, _conditions(claim), _results(each)) for claim, each in measured]
+    return f"{_filled(title)}\n\n{markdown(HEAD, lines)}"
+
+
+def _conditions(claim: Claim) -> str:
+    found = f"{claim.case}: {claim.conditions}" if claim.case else claim.conditions
+    return f"{found[0].upper()}{found[1:]}"
+
+
+def _results(experiment: Experiment) -> str:
+    """Return links to an experiment's results and to its plot."""
+    table = f"[`{experiment.name}`]({FOLDER.name}/{experiment.name}.csv)"
+    return table if experiment.plot is None else f"{table}, [plot]({FOLDER.name}/{experiment.name}.svg)"
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _experiment(experiment: Experiment, folder: Path) -> str:
     found = told(experiment, folder)
     done = f"{len(rows(experiment, folder))} of {len(experiment.cells)} cells"
     if not found:
-        reason = textwrap.fill(experiment.reason, WIDTH)
-        return f"{reason}\n\n{NOT_RUN[0].upper()}{NOT_RUN[1:]}: {done} are measured."
-    # A page has dozens of experiments: what measures each is said once, and its results are linked behind its reason.
-    results = f"[`{experiment.name}`](reproduction/{experiment.name}.csv), {done}."
-    parts = [textwrap.fill(f"{experiment.reason} {results}", WIDTH)]
-    if experiment.plot is not None:
-        parts.append(f"![{experiment.name}](reproduction/{experiment.name}.svg)")
+        return f"{_filled(experiment.reason)}\n\n{NOT_RUN[0].upper()}{NOT_RUN[1:]}: {done} are measured."
+    parts = [_filled(f"{experiment.reason} {_results(experiment)}: {done}.")]
     if len(rows(experiment, folder)) < len(experiment.cells):
         parts.append(
             f"{len(whole_seeds(experiment, folder))} of {len(experiment.seeds)} seeds are measured whole; what stands "

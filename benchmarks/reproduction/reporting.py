@@ -54,9 +54,10 @@ def claimed(
     published: str,
     conditions: str,
     ours: Callable[[Sequence[Row]], tuple[str, bool | None]],
+    case: str = "",
 ) -> Claim:
     """Return a claim; `ours` gives its figure and whether it is met, where there are results."""
     if not rows:
-        return Claim(text, published, NOT_RUN, conditions)
+        return Claim(text, published, NOT_RUN, conditions, case=case)
     told, met = ours(rows)
-    return Claim(text, published, told, conditions, met)
+    return Claim(text, published, told, conditions, met, case)

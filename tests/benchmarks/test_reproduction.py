@@ -251,6 +251,30 @@ def test_a_table_that_cannot_be_read_is_refused_once(
     assert told.out == "" and told.err.count("\n") == 1 and re.search(said, told.err)
 
 
+def test_every_measurement_of_a_claim_stands_in_its_block_with_its_verdict() -> None:
+    text = page.PAGE.read_text(encoding="utf-8")
+    claims = [claim for each in EXPERIMENTS.values() for claim in each.claims(told(each))]
+    for claim in claims:
+        title = f"**{claim.text[0].upper()}{claim.text[1:]}.** Paper: {claim.published}."
+        (block,) = re.findall(rf"{re.escape(title)}(.*?)(?=^\*\*|^<!-- end)", _unfilled(text), re.DOTALL | re.MULTILINE)
+        assert f"| {claim.verdict} | {claim.ours} |" in block or f" Here {claim.verdict}: {claim.ours}. " in block
+    table = page.made("verdicts")
+    assert sum(map(int, re.findall(r" (\d+) (?=\|)", table))) == len(claims)
+
+
+def _unfilled(text: str) -> str:
+    """Return a text with each paragraph on one line."""
+    return re.sub(r"(?<=[^\n|])\n(?=[^\n|<])", " ", text)
+
+
+def test_claims_and_tables_are_shown_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["show", "--only=hsp_rates,hsp"]) == 0
+    shown = capsys.readouterr().out
+    assert re.findall(r"^## (\w+)$", shown, re.MULTILINE) == ["hsp_rates", "hsp"]
+    assert "**Faster convergence.** Paper: up to 1.67x." in shown
+    assert EXPERIMENTS["hsp"].table(told(EXPERIMENTS["hsp"])) in shown
+
+
 def test_results_in_another_folder_leave_the_page_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = page.PAGE.read_bytes()
     assert command.main(["page", f"--folder={tmp_path}"]) == 1
@@ -344,9 +368,9 @@ def test_the_page_and_its_plots_are_made_of_the_results() -> None:
         assert (FOLDER / f"{name}.svg").read_text(encoding="utf-8") == svg, name
 
 
-def test_every_experiment_has_its_place_on_the_page() -> None:
+def test_the_page_links_the_results_of_every_experiment() -> None:
     text = page.PAGE.read_text(encoding="utf-8")
-    assert [name for name in EXPERIMENTS if f"<!-- made: {name} -->" not in text] == []
+    assert [name for name in EXPERIMENTS if f"](reproduction/{name}.csv)" not in text] == []
     assert all(name == each.name for name, each in EXPERIMENTS.items())
 
 

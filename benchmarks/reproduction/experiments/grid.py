@@ -29,19 +29,28 @@ TITLES = {
 
 def table(rows: Sequence[Row]) -> str:
     """Return a line for each straggler and plan, with a column for each link."""
-    lines = []
-    num_seeds = len({row["seed"] for row in rows})
-    for straggler in STRAGGLERS:
-        for plan in PLANS:
-            line = [straggler, f"`{plan}`"]
-            for link in LINKS:
-                where = {"straggler": straggler, "link": _kept(link), "plan": plan}
-                found = values(rows, "secs_to_loss", **where)
-                to_loss = f"{mean(rows, 'secs_to_loss', **where):.1f}" if len(found) == num_seeds else "-"
-                speed, accuracy = (mean(rows, name, **where) for name in ("units_per_sec", "accuracy"))
-                line.append(f"{speed:.0f} / {to_loss} / {accuracy:.3f}")
-            lines.append(line)
+    lines = [
+        (straggler, f"`{plan}`", *(_figures(rows, straggler, link, plan) for link in LINKS))
+        for straggler in STRAGGLERS
+        for plan in PLANS
+    ]
     return markdown(("straggler", "plan", *(f"link {link}" for link in LINKS)), lines)
+
+
+def table_at_one_link(rows: Sequence[Row]) -> str:
+    """Return a line for each plan, with a column for each straggler, at the link that the plot shows."""
+    lines = [(f"`{plan}`", *(_figures(rows, each, DRAWN_LINK, plan) for each in STRAGGLERS)) for plan in PLANS]
+    return markdown(("plan", *(TITLES[each].lower() for each in STRAGGLERS)), lines)
+
+
+def _figures(rows: Sequence[Row], straggler: str, link: str, plan: str) -> str:
+    """Return units a second, seconds to the loss or a dash if a seed did not reach it, and accuracy."""
+    where = {"straggler": straggler, "link": _kept(link), "plan": plan}
+    num_seeds = len({row["seed"] for row in rows})
+    found = values(rows, "secs_to_loss", **where)
+    to_loss = f"{mean(rows, 'secs_to_loss', **where):.1f}" if len(found) == num_seeds else "-"
+    speed, accuracy = (mean(rows, name, **where) for name in ("units_per_sec", "accuracy"))
+    return f"{speed:.0f} / {to_loss} / {accuracy:.3f}"
 
 
 def _kept(link: str) -> str | float:

@@ -39,9 +39,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
         return told
 
     where = "time to a training loss over `bsp_server`'s, by transfer / compute; fair-shared port, 8 workers, 3 seeds"
-    return [
-        claimed(rows, f"faster convergence: {job.name}", "up to 1.67x", where, of(name)) for name, job in JOBS.items()
-    ]
+    return [claimed(rows, "faster convergence", "up to 1.67x", where, of(name), job.name) for name, job in JOBS.items()]
 
 
 def _times(figure: float) -> str:

@@ -83,16 +83,16 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     where = f"{HURT.name}, a transfer takes half or all of a unit's compute time, 8 workers, {len(SEEDS)} seeds"
     return [
         *(
-            claimed(rows, f"less time an iteration, against the blocking twin, {cluster}", "54 %", where, less(cluster))
+            claimed(rows, "less time an iteration, against the blocking twin", "54 %", where, less(cluster), cluster)
             for cluster in EVEN
         ),
-        claimed(rows, "fewer iterations to a loss, by the modulation, one worker 5x slow", "37 %", where, fewer),
+        claimed(rows, "fewer iterations to a loss", "37 %", where, fewer, "by the modulation, one worker 5x slow"),
         *(
-            claimed(rows, f"fewer iterations to a loss, against the twin {gate}", "37 %", where, altogether(twin))
+            claimed(rows, "fewer iterations to a loss", "37 %", where, altogether(twin), f"against the twin {gate}")
             for gate, twin in twins.items()
         ),
         *(
-            claimed(rows, f"faster to a loss, against the twin {gate}", "up to 2.86x", where, whole(twin))
+            claimed(rows, "faster to a loss", "up to 2.86x", where, whole(twin), f"against the twin {gate}")
             for gate, twin in twins.items()
         ),
     ]
