@@ -82,7 +82,7 @@ def test_a_waiting_worker_hears_at_once_of_units_that_come_back(monkeypatch):
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(lease, chief, phase, 1)
         chief.service.role_lost(RoleEvent("worker", 0, 100, "exit code -9", 0.0))
-        assert units_of(waiting.result(timeout=10)) == [0]
+        assert units_of(waiting.result(timeout=60)) == [0]
 
 
 def test_nothing_goes_out_before_leases_open_nor_after_they_close():

@@ -58,7 +58,7 @@ def test_a_restarted_chief_gives_no_units_before_it_knows_what_is_going_on(monke
         waiting = threads.submit(lease, chief, phase, 0, 4, 2)
         chief.control.adopt(phase)
         chief.control.open_leases()
-        assert units_of(waiting.result(timeout=10))[:1] == [4], "it hears of the adoption at once"
+        assert units_of(waiting.result(timeout=60))[:1] == [4], "it hears of the adoption at once"
 
 
 @pytest.mark.parametrize(("spec", "broken"), [("asp", False), ("ssp", True)])

@@ -29,7 +29,7 @@ VALUES = (
     "/dev/null/x",
     300 * "é",
 )
-TALLY = (f"--config={ROOT}/configs/tally.py", "--set=workload=20")
+TALLY = (f"--config={ROOT}/configs/tally.py", "--set=workload=20", "--workers=1")
 EXIT_CODES = (0, 1, 70, 130)
 
 BASES: dict[str, Callable[[Path], Sequence[str]]] = {
@@ -53,7 +53,7 @@ The logs alone are really there.
 
 IMPORTED: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("simulate", "tune"), ("hybridsync.lab.simulator.campaign", "hybridsync.training.run")
-)
+) | {"export": ("hybridsync.workdir.export",)}
 
 
 def flags_of(command: str) -> list[str]:
@@ -66,6 +66,7 @@ def flags_of(command: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.timeout(600)  # hundreds of processes
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_flag_ends_in_a_traceback(command: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")

@@ -65,7 +65,7 @@ def test_what_comes_is_shown_until_the_run_ends(run: Path) -> None:
         with open(run / "logs" / "chief-0.log", "a") as log:
             log.write("one\ntwo\nhalf")
         assert [process.stdout.readline() for _ in range(2)] == ["chief-0: one\n", "chief-0: two\n"]
-        supervisor.communicate(b"\n", timeout=30)
+        supervisor.communicate(b"\n", timeout=60)
         said, _ = process.communicate(timeout=60)
     assert (process.returncode, said) == (0, "chief-0: half\n")
 

@@ -25,7 +25,7 @@ class Chief:
 
     def stop(self, request: StopRequest) -> StopReply:
         self._last()
-        self._supervisor.communicate(b"\n", timeout=30)
+        self._supervisor.communicate(b"\n", timeout=60)
         return StopReply(900)
 
 

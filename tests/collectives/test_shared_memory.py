@@ -72,7 +72,7 @@ class Workers:
     def all(self, call: Callable[[int], Any], workers: tuple[int, ...] | None = None) -> list[Any]:
         """Return what `call` returns for each worker, each in a thread."""
         calls = [self.threads.submit(call, worker) for worker in workers or self.slots]
-        return [each.result(timeout=30) for each in calls]
+        return [each.result(timeout=60) for each in calls]
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_every_member_tells_when_the_last_one_had_come(workers: Workers):
     early = workers.threads.submit(phase[0].sum, 0, contribution(0))
     began = SYSTEM_CLOCK.monotonic()
     phase[1].sum(1, contribution(1))
-    early.result(timeout=30)
+    early.result(timeout=60)
     ended = SYSTEM_CLOCK.monotonic()
     assert all(began <= communicator.met_at <= ended for communicator in phase.values())
     assert phase[0].met_at == phase[1].met_at, "not when the one that waited was woken"
@@ -170,7 +170,7 @@ def test_a_phase_that_is_broken_off_lets_everybody_out_and_the_next_one_sums(wor
     for worker, entering in zip(workers.slots[1:], waiting, strict=True):
         communicators[worker].break_off("the test says so")
         with pytest.raises(PhaseRevoked, match=r"the test says so|has left the phase"):
-            entering.result(timeout=5)
+            entering.result(timeout=60)
     with pytest.raises(PhaseRevoked, match="worker 1 has left the phase"):
         communicators[0].enter()
     later = workers.phase(2, workers.slots)
@@ -186,7 +186,7 @@ def test_a_member_that_fails_in_a_round_is_not_waited_for(workers: Workers):
     with pytest.raises(TaskError, match="is a int, not an array"):
         communicators[0].sum(0, {"floats": 1})
     with pytest.raises(PhaseRevoked, match="worker 0 has left the phase"):
-        waiting.result(timeout=5)
+        waiting.result(timeout=60)
 
 
 def test_who_is_missing_is_named(workers: Workers, monkeypatch: pytest.MonkeyPatch):

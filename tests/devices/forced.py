@@ -49,7 +49,7 @@ def forced_devices(number: int = NUM_DEVICES) -> Iterator[Callable[..., Any]]:
         yield call
     finally:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 def main() -> None:

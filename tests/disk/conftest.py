@@ -64,7 +64,7 @@ class Victim:
 
     def stop(self) -> None:
         self._process.kill()
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=60)
 
 
 @dataclass(frozen=True)

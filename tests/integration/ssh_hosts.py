@@ -67,4 +67,4 @@ def started(root: Path, folder: Path, addresses: Sequence[str]) -> Iterator[str]
 def answers(ssh: str, address: str) -> bool:
     """Whether a command runs there."""
     call = [*ssh.split(), address, "true"]
-    return subprocess.run(call, env=os.environ, capture_output=True, timeout=30, check=False).returncode == 0
+    return subprocess.run(call, env=os.environ, capture_output=True, timeout=60, check=False).returncode == 0

@@ -112,7 +112,7 @@ class Job:
     def kill_everything(self) -> None:
         """Kill the supervisor; its children die with it. Nothing happens when it has ended."""
         self.process.kill()
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=60)
         self.output = self.screen()
 
     # --- while it runs ---

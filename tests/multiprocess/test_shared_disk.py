@@ -54,7 +54,7 @@ class SharedDisk:
     def check_second_host(self) -> None:
         """Skip the test where this user can make no such host."""
         command = [*self._second_host, "sh", "-c", "cat /proc/sys/kernel/random/boot_id && hostname"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         if done.returncode:
             pytest.skip(f"no second host can be made (root may): {done.stderr.strip()}")
         boot, name = done.stdout.split()

@@ -40,7 +40,7 @@ def test_a_killed_search_over_processes_goes_on_from_the_runs_checkpoint(tmp_pat
             break
     assert not (run / "summary.json").exists(), "the run was over before it could be hurt"
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=30)  # to the output's end: every role has it open
+    process.communicate(timeout=60)  # to the output's end: every role has it open
     again = start(tmp_path)
     output, _ = again.communicate(timeout=200)
     assert again.returncode == 0, output

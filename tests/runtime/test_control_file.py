@@ -174,7 +174,7 @@ def test_the_end_of_a_run_is_waited_for(tmp_path: Path, sockets: Path) -> None:
     written(tmp_path, sockets, child.pid)
     control = read_control(tmp_path)
     assert not await_end(control, 0.01)
-    child.communicate(b"\n", timeout=30)
+    child.communicate(b"\n", timeout=60)
     assert await_end(control, 0.01)
 
 

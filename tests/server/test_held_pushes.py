@@ -133,7 +133,7 @@ class ServedPrimary:
         for link in self.links.values():
             link.close()
         if self.server is not None:
-            assert self.server.stop(grace=None).wait(10)
+            assert self.server.stop(grace=None).wait(60)
 
 
 @pytest.fixture(params=["threads", "messages", "chunks"])
@@ -169,7 +169,7 @@ def test_the_same_units_find_the_held_push_again_and_wait_for_its_release(serve,
     with ThreadPoolExecutor(1) as threads:
         again = threads.submit(served.push, 3, 0)
         assert served.push(4, worker=1) == (PushReply(1), applied(3, 4))
-        assert again.result(timeout=20)[1] == applied(3, 4)
+        assert again.result(timeout=60)[1] == applied(3, 4)
     assert served.push(3, worker=0)[0].duplicate
     assert served.final() == applied(3, 4)
 
@@ -230,8 +230,8 @@ def test_a_push_that_shares_a_unit_with_a_held_one_waits_for_its_fate():
         with pytest.raises(TimeoutError):
             second.result(timeout=0.1)
         served.push(4, worker=2)
-        assert first.result(timeout=20)[1] == applied(3, 4)
-        assert second.result(timeout=20)[0].duplicate
+        assert first.result(timeout=60)[1] == applied(3, 4)
+        assert second.result(timeout=60)[0].duplicate
     assert served.final() == applied(3, 4)
 
 
@@ -242,7 +242,7 @@ def test_a_worker_lost_behind_the_final_snapshot_changes_the_state_no_more():
         until_held(served.primary, 1)
         snapshot = served.primary.take_snapshot(served.phase.id, final=True)
         with pytest.raises(StalePhase):
-            held.result(timeout=20)
+            held.result(timeout=60)
     served.primary.fence(served.phase.id, worker=1, incarnation=1)
     assert served.primary.take_report().applied == () == snapshot.applied
     assert served.final() == applied()
@@ -262,7 +262,7 @@ def test_a_client_that_gives_up_leaves_its_push_to_the_next_call(monkeypatch):
         with ThreadPoolExecutor(1) as threads:
             again = threads.submit(served.push, 3, 0)
             assert served.push(4, worker=1)[1] == applied(3, 4)
-            assert again.result(timeout=20)[1] == applied(3, 4)
+            assert again.result(timeout=60)[1] == applied(3, 4)
         assert served.final() == applied(3, 4)
     finally:
         served.close()

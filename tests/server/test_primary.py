@@ -134,7 +134,7 @@ def test_a_concurrent_retry_waits_for_the_first_ones_result(start, rules):
         until_held(primary, 1)
         retry = threads.submit(primary.push_pull, push_of(phase, 1), gradient_of(1))
         other = threads.submit(primary.push_pull, push_of(phase, 2, worker=1), gradient_of(2))
-        replies = [future.result(timeout=20)[0] for future in (first, retry, other)]
+        replies = [future.result(timeout=60)[0] for future in (first, retry, other)]
     assert {reply.sequence for reply in replies} == {1}
     assert counts(state_in(primary, primary.take_snapshot(phase.id, final=True)))[:4] == [0, 1, 1, 0]
 
@@ -146,7 +146,7 @@ def test_held_pushes_are_one_update_of_their_mean_at_the_rules_rate(start, rules
             threads.submit(primary.push_pull, push_of(phase, unit, worker=unit), gradient_of(unit)) for unit in (0, 1)
         ]
         for future in futures:
-            reply, parameters = future.result(timeout=20)
+            reply, parameters = future.result(timeout=60)
             assert reply.sequence == 1
             np.testing.assert_array_equal(parameters.params["tally"][:3], [-1, -1, 0])
     snapshot = primary.take_snapshot(phase.id, final=True)
@@ -168,7 +168,7 @@ def test_a_held_push_is_refused_when_its_phase_ends(start, rules):
         until_held(primary, 1)
         snapshot = primary.take_snapshot(phase.id, final=True)
         with pytest.raises(StalePhase):
-            held.result(timeout=20)
+            held.result(timeout=60)
     assert snapshot.applied == ()
 
 
@@ -231,10 +231,10 @@ def test_a_held_push_goes_with_its_worker_and_the_unit_is_anothers_then(start, r
         waits = threads.submit(primary.push_pull, push_of(phase, 1, worker=1), gradient_of(1))
         primary.fence(phase.id, worker=0, incarnation=1)
         with pytest.raises(StaleIncarnation):
-            held.result(timeout=20)
+            held.result(timeout=60)
         until_held(primary, 1)
         other = threads.submit(primary.push_pull, push_of(phase, 2, worker=2), gradient_of(2))
-        assert waits.result(timeout=20)[0].sequence == other.result(timeout=20)[0].sequence == 1
+        assert waits.result(timeout=60)[0].sequence == other.result(timeout=60)[0].sequence == 1
     assert counts(state_in(primary, primary.take_snapshot(phase.id, final=True)))[:4] == [0, 1, 1, 0]
 
 
@@ -279,7 +279,7 @@ def test_a_snapshot_taken_among_pushes_holds_exactly_the_units_it_names(start):
             assert fingerprint(state) == snapshot.held.fingerprint
         stop.set()
         for future in futures:
-            future.result(timeout=20)
+            future.result(timeout=60)
 
 
 def test_a_snapshot_is_gone_when_the_next_is_taken(start):
@@ -354,7 +354,7 @@ def test_the_apply_log_is_written_while_heartbeats_have_the_primary(start, tmp_p
         def _write_down(self, entries):
             beat = threading.Thread(target=primary.take_report, daemon=True)
             beat.start()
-            beat.join(5.0)
+            beat.join(60)
             assert not beat.is_alive(), "a heartbeat waits for the disk"
             super()._write_down(entries)
 

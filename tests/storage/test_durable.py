@@ -81,7 +81,7 @@ def test_a_tree_is_synced_in_one_go(tmp_path, monkeypatch):
     (tmp_path / "inner").mkdir()
     for name in ("one", "two", "inner/three"):
         (tmp_path / name).write_text("12345")
-    together = threading.Barrier(5, timeout=20)  # a disk that answers once it has been asked for everything
+    together = threading.Barrier(5, timeout=60)  # a disk that answers once it has been asked for everything
     main_or_daemon = []
 
     def fsync(descriptor):
@@ -226,7 +226,7 @@ def test_a_killed_holder_frees_the_workdir(tmp_path):
         with pytest.raises(WorkdirError, match=f"process {holder.pid} on "):
             WorkdirLock(tmp_path).acquire()
         holder.kill()
-        holder.wait(timeout=10)
+        holder.wait(timeout=60)
         with WorkdirLock(tmp_path):
             pass
 

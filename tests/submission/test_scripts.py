@@ -52,7 +52,7 @@ def started(cluster: Cluster, script: Path, *variables: str) -> Iterator[subproc
 def run(cluster: Cluster, script: Path, *variables: str) -> tuple[int, str]:
     """Run a script to its end; returns its exit code and what it printed."""
     with started(cluster, script, *variables) as job:
-        printed, _ = job.communicate(timeout=30)
+        printed, _ = job.communicate(timeout=60)
     return job.returncode, printed
 
 
@@ -69,7 +69,7 @@ def script(request: pytest.FixtureRequest) -> Path:
 
 
 def test_bash_reads_the_script(script: Path) -> None:
-    done = subprocess.run(["bash", "-n", script], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(["bash", "-n", script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -98,7 +98,7 @@ def test_a_script_that_is_asked_to_end_saves_the_run(script: Path, tmp_path: Pat
     with started(cluster, script) as job:
         wait_for(tmp_path / "pid.0", tmp_path / "pid.1")
         job.send_signal(number)
-        printed, _ = job.communicate(timeout=30)
+        printed, _ = job.communicate(timeout=60)
     assert job.returncode == 75, printed
     assert (tmp_path / "requeued").exists() == (script == SBATCH and number == signal.SIGTERM)
     assert (tmp_path / "stopped").read_text() == "stop|/runs/a b|--nowait|"
@@ -109,7 +109,7 @@ def test_a_script_whose_whole_group_is_asked_to_end_saves_the_run(script: Path, 
     with started(cluster, script) as job:
         wait_for(tmp_path / "pid.0", tmp_path / "pid.1")
         os.killpg(job.pid, signal.SIGTERM)
-        printed, _ = job.communicate(timeout=30)
+        printed, _ = job.communicate(timeout=60)
     assert job.returncode == 75, printed
 
 
@@ -118,7 +118,7 @@ def test_an_agent_that_dies_while_the_run_is_to_be_saved_is_not_started_again(sc
     with started(cluster, script) as job:
         wait_for(tmp_path / "pid.0", tmp_path / "pid.1")
         job.send_signal(signal.SIGINT)
-        printed, _ = job.communicate(timeout=30)
+        printed, _ = job.communicate(timeout=60)
     assert (job.returncode, len(cluster.calls(0))) == (70, 1), printed
     assert re.search(r"^error: the agent of \S+ ended with 137 while the run was to be saved; run it", printed, re.M)
 
@@ -131,7 +131,7 @@ def end_of_script_with_an_agent_left(cluster: Cluster, script: Path) -> tuple[in
         finally:
             wait_for(cluster.folder / "pid.1")
             os.kill(int((cluster.folder / "pid.1").read_text()), signal.SIGTERM)
-        printed, _ = job.communicate(timeout=30)
+        printed, _ = job.communicate(timeout=60)
     return job.returncode, printed
 
 
@@ -189,7 +189,7 @@ def test_a_terminal_that_closes_saves_the_run_on_hosts_by_ssh(tmp_path: Path) ->
     with started(cluster, SSH) as job:
         wait_for(tmp_path / "pid.0", tmp_path / "pid.1")
         job.send_signal(signal.SIGHUP)
-        printed, _ = job.communicate(timeout=30)
+        printed, _ = job.communicate(timeout=60)
     assert job.returncode == 75, printed
 
 
@@ -241,5 +241,5 @@ def test_a_script_without_a_workdir_or_hosts_is_refused(tmp_path: Path) -> None:
     calls = {"names no host": FLAGS, "no --workdir=DIR was given": FLAGS[:1]}
     for says, flags in calls.items():
         command = ["bash", SSH, tmp_path / "none", "/certs", *flags]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 1 and says in done.stderr

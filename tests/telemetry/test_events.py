@@ -246,7 +246,7 @@ def test_lines_of_several_threads_stay_whole_and_in_time_order(tmp_path: Path) -
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=60)
     log.close()
     times = [event["t"] for event in read_events(tmp_path)]
     assert len(times) == 201 and times[0] < times[-1]

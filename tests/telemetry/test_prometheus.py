@@ -61,7 +61,7 @@ def scraped(status: StatusReply) -> dict[tuple[str, frozenset[Any]], float]:
         port = free.getsockname()[1]
     stop = serve_metrics("127.0.0.1", port, lambda: status)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as reply:
             text = reply.read().decode()
     finally:
         stop()
@@ -131,7 +131,7 @@ def test_who_says_nothing_costs_a_bounded_number_of_threads_for_a_bounded_time(m
         closing.callback(serve_metrics("127.0.0.1", port, lambda: STATUS))
 
         def connected() -> socket.socket:
-            return closing.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            return closing.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
 
         silent = [connected() for _ in range(server_module.MOST_CONNECTIONS)]
         for _ in range(20):
@@ -142,7 +142,7 @@ def test_who_says_nothing_costs_a_bounded_number_of_threads_for_a_bounded_time(m
             silent[0].sendall(b"GET /metrics HT")
             assert all(is_ended(each) for each in silent), "who says nothing keeps its place"
         until(lambda: threading.active_count() <= num_threads + 1, "a thread is kept")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as reply:
             assert b"hybridsync_phase" in reply.read()
 
 

@@ -70,6 +70,7 @@ def assert_close(ours: Any, theirs: Any) -> None:
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("loss", [language_model, masked])
 def test_parts_add_up_to_the_unit(loss: Any) -> None:
     """Also where a part has no example that counts: its own mean would be no number."""
@@ -80,6 +81,7 @@ def test_parts_add_up_to_the_unit(loss: Any) -> None:
         assert_close(gradient(task, micro_steps), whole)
 
 
+@pytest.mark.usefixtures("quickly_compiled")
 def test_each_part_has_a_key_of_its_own() -> None:
     """A unit whose examples are all the same has the same loss in each part, but for dropout."""
     images = ArraySource("same", {"image": np.ones((16, 512), np.float32), "label": np.zeros(16, np.int32)})
@@ -100,6 +102,7 @@ def test_each_part_has_a_key_of_its_own() -> None:
     assert {*np.unique(dropped[1])} == {0.0, 0.5, 1.0, 1.5, 2.0}
 
 
+@pytest.mark.usefixtures("quickly_compiled")
 def test_model_state_goes_from_part_to_part() -> None:
     task = batchnorm_task()
     params, model_state = task.init(jax.random.key(0))
@@ -141,6 +144,7 @@ def test_remat_of_each_block_has_the_same_bits_with_dropout() -> None:
     assert fingerprint(plain) == fingerprint(again)
 
 
+@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("plan", ["bsp", "asp", "localsgd(steps=2)"])
 def test_a_run_in_micro_steps_learns_what_one_without_does(plan: str) -> None:
     def loss(micro_steps: int) -> float | None:

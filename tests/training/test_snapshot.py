@@ -92,7 +92,7 @@ def test_readers_and_captures_at_once_never_mix_two_states(snapshot_buffer):
             snapshots.append(snapshot_buffer.finalize(PHASE_ID, sequence=value, applied=[(0, value)]))
         stop.set()
         for reader in readers:
-            reader.result(timeout=20)
+            reader.result(timeout=60)
 
 
 def test_a_state_that_is_not_what_was_captured_is_refused_with_both_fingerprints(snapshot_buffer):

@@ -69,7 +69,7 @@ def run(tmp_path, bad: set[int], shares: tuple[int, ...] = ()):
     communicator = ThreadCommunicator(MEMBERS, programs.total, deadline_secs=30.0)
     recorders = [WorkerRecorder(worker, SYSTEM_CLOCK, False, keep_unit_secs=True) for worker in range(3)]
     emulation = Emulation(EmulationConfig(), 8)
-    entered = threading.Barrier(3, timeout=30.0)
+    entered = threading.Barrier(3, timeout=60)
 
     def communicator_of(_: Phase) -> ThreadCommunicator:
         entered.wait()

@@ -72,7 +72,7 @@ def test_a_heartbeat_waits_for_no_update_and_counts_the_first_step_when_it_has_e
     def slow_update(*args: Any, **options: Any) -> Any:
         clock.advance(3.0)
         with ThreadPoolExecutor(1) as heartbeat:
-            reports.append(heartbeat.submit(recorder.take_report).result(timeout=10))
+            reports.append(heartbeat.submit(recorder.take_report).result(timeout=60))
         return update(*args, **options)
 
     programs.update = slow_update
@@ -180,8 +180,8 @@ def test_a_step_and_the_heartbeats_stamps_do_not_wait_for_whoever_reads_the_last
         capturing = threads.submit(replica.take_snapshot, phase.id, False)
         try:
             until_waiting(replica, first)
-            threads.submit(step, replica, 0).result(timeout=10)
-            assert threads.submit(replica.stamps).result(timeout=10)[0] > 0
+            threads.submit(step, replica, 0).result(timeout=60)
+            assert threads.submit(replica.stamps).result(timeout=60)[0] > 0
         finally:
             snapshot = ended(capturing, view)
     assert snapshot.held.units == 2
@@ -218,7 +218,7 @@ def test_the_log_is_written_while_heartbeats_have_the_replica(start, tmp_path):
         def _write_down(self, entries):
             beat = threading.Thread(target=replica.stamps, daemon=True)
             beat.start()
-            beat.join(5.0)
+            beat.join(60)
             assert not beat.is_alive(), "a heartbeat waits for the disk"
             super()._write_down(entries)
 
@@ -297,7 +297,7 @@ def test_a_snapshot_among_steps_holds_whole_steps(start):
         snapshot = replica.take_snapshot(phase.id, final=False)
         state = state_in(replica, snapshot)
         assert snapshot.held.units == 2 * snapshot.held.sequence == int(state.counters["units"]) == sum(counts(state))
-    trainer.join(20)
+    trainer.join(60)
 
 
 def places(start: Start, every: int) -> Phase:
