@@ -44,14 +44,16 @@ def compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
 def quickly_compiled(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compile with few optimizations, for tests of what a model computes, not of its bits; soak tests do as users do.
 
-    A deep model compiles in a fourth of the time.
+    A deep model compiles in a fourth of the time. So do the processes that the test starts.
     """
     if request.node.get_closest_marker("soak"):
         yield
         return
     jax.config.update("jax_disable_most_optimizations", True)
     try:
-        yield
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+            yield
     finally:
         jax.config.update("jax_disable_most_optimizations", False)
 

@@ -12,6 +12,8 @@ import hybridsync
 ROOT = Path(__file__).parent.parent
 HEAVY = ("jax", "flax", "optax", "orbax", "grain", "sklearn")
 
+pytestmark = pytest.mark.timeout(300)  # a machine that is busy with other things takes a minute for all imports
+
 PURE_PACKAGES = ("hybridsync.protocols", "hybridsync.policies", "hybridsync.config")
 PURE_MODULES = (
     "hybridsync",

@@ -72,4 +72,4 @@ def test_a_member_that_does_not_deliver_is_named():
         with pytest.raises(WaitTimeout, match=r"workers \[9\] .*0.05 s"):
             communicator.sum(2, 1)
         with pytest.raises(WaitTimeout):
-            first.result(timeout=10)
+            first.result(timeout=60)

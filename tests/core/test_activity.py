@@ -31,8 +31,8 @@ def test_each_thread_notifies_its_own_worker_and_one_without_a_worker_nobody() -
     for worker, call in zip(workers, ("reading", "compiling"), strict=True):
         thread = threading.Thread(target=work, args=(worker, call))
         thread.start()
-        thread.join(10)
+        thread.join(60)
     bystander = threading.Thread(target=lambda: current().reading())
     bystander.start()
-    bystander.join(10)
+    bystander.join(60)
     assert [worker.notes for worker in workers] == [["reading"], ["compiling"]]

@@ -12,7 +12,7 @@ from hybridsync import DeviceConfig
 from tests.doc_pages import ROOT, TEST_SECS, blocks, output
 
 PAGE = (ROOT / "docs" / "accelerators.md").read_text()
-pytestmark = pytest.mark.timeout(TEST_SECS)
+pytestmark = [pytest.mark.timeout(TEST_SECS), pytest.mark.usefixtures("quickly_compiled")]
 BLOCKS = blocks("docs/accelerators.md")
 WITHOUT_MESH = next(at for at, block in enumerate(BLOCKS) if "micro_steps" in block)
 """From this block on no mesh is needed."""

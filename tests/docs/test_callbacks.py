@@ -14,7 +14,7 @@ from hybridsync import Callback
 from hybridsync.phases import callbacks as callback_threads
 from tests.doc_pages import ROOT, RUN_SECS, TEST_SECS, blocks, output
 
-pytestmark = pytest.mark.timeout(TEST_SECS)
+pytestmark = [pytest.mark.timeout(TEST_SECS), pytest.mark.usefixtures("quickly_compiled")]
 
 PAGE = (ROOT / "docs" / "callbacks.md").read_text()
 BLOCKS = blocks("docs/callbacks.md")

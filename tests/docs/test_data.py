@@ -6,7 +6,7 @@ import pytest
 
 from tests.doc_pages import TEST_SECS, blocks, output
 
-pytestmark = pytest.mark.timeout(TEST_SECS)
+pytestmark = [pytest.mark.timeout(TEST_SECS), pytest.mark.usefixtures("quickly_compiled")]
 
 
 def test_blocks_run_in_order_and_the_model_learns(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.doc_pages import TEST_SECS, blocks, output
 
-pytestmark = pytest.mark.timeout(TEST_SECS)
+pytestmark = [pytest.mark.timeout(TEST_SECS), pytest.mark.usefixtures("quickly_compiled")]
 
 
 def test_every_format_is_read_without_hybridsync_bit_for_bit(tmp_path: Path) -> None:

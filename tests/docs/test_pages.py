@@ -16,7 +16,7 @@ from hybridsync.config.typing import annotations
 from hybridsync.protocols import REGISTRY
 from tests.doc_pages import ROOT, RUN_SECS, TEST_SECS, blocks, output
 
-pytestmark = pytest.mark.timeout(TEST_SECS)
+pytestmark = [pytest.mark.timeout(TEST_SECS), pytest.mark.usefixtures("quickly_compiled")]
 
 
 def figures(shown: str) -> dict[str, float]:

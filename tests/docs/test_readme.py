@@ -15,7 +15,7 @@ from hybridsync.core import errors
 from hybridsync.core.plan import Plan
 from tests.doc_pages import ROOT, TEST_SECS, blocks, output
 
-pytestmark = pytest.mark.timeout(TEST_SECS)
+pytestmark = [pytest.mark.timeout(TEST_SECS), pytest.mark.usefixtures("quickly_compiled")]
 
 README = (ROOT / "README.md").read_text()
 RUN = (ROOT / "docs" / "run.md").read_text()

@@ -8,7 +8,7 @@ import pytest
 from hybridsync.lab.report.groups import OVER
 from tests.doc_pages import ROOT, TEST_SECS, blocks, output
 
-pytestmark = pytest.mark.timeout(TEST_SECS)
+pytestmark = [pytest.mark.timeout(TEST_SECS), pytest.mark.usefixtures("quickly_compiled")]
 
 PAGE = (ROOT / "docs" / "results.md").read_text()
 BLOCKS = blocks("docs/results.md")

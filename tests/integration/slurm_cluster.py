@@ -157,7 +157,7 @@ def daemon_of(command: list[object], environ: dict[str, str], log: Path) -> Iter
         finally:
             process.terminate()
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
 

@@ -31,7 +31,7 @@ from tests.integration.hosts_run import (
     wait_for,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("hosts"), pytest.mark.timeout(900)]
 
 RAY = "ray==2.58.0"
 ENVIRON = {

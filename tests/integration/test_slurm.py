@@ -34,7 +34,7 @@ from tests.integration.hosts_run import (
 )
 from tests.integration.slurm_cluster import SlurmCluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("hosts"), pytest.mark.timeout(600)]
 
 SCRIPT = ROOT / "examples" / "slurm" / "train.sbatch"
 NODES = {"n1": "127.0.0.1", "n2": "127.0.0.2"}

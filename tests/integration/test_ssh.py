@@ -32,7 +32,7 @@ from tests.integration.hosts_run import (
 )
 from tests.ports import free_ports
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("hosts"), pytest.mark.timeout(600)]
 
 SCRIPT = ROOT / "examples" / "ssh" / "train.sh"
 ADDRESSES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")

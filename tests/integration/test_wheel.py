@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "examples" / "kubernetes" / "Dockerfile").read_text().splitlines()
 SOURCES = [name for line in DOCKERFILE if line.startswith("COPY ") for name in line.split()[1:-1]]
 """Paths that the image is built from."""
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("wheel"), pytest.mark.timeout(900)]
 
 
 def run(*command: object, cwd: Path) -> str:

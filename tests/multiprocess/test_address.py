@@ -120,7 +120,7 @@ def test_no_other_user_reaches_a_role_and_nobody_without_the_token_is_answered(t
             assert done.stdout.splitlines() == [f"denied {path}" for path in called]
         with grpc.insecure_channel(f"unix:{roles['chief', 0]}") as channel:
             with pytest.raises(grpc.RpcError) as refused:
-                channel.unary_unary("/hybridsync.Chief/Preempt")(b"", timeout=30)
+                channel.unary_unary("/hybridsync.Chief/Preempt")(b"", timeout=60)
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         for path in slabs:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:

@@ -15,7 +15,7 @@ from tests.multiprocess.several_hosts import SeveralHosts
 from tests.security.listeners import ports_by_role
 from tests.security.roles import dialled, messages, outcome
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.integration]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.integration, pytest.mark.xdist_group("hosts")]
 
 PORT = 4728
 KNOWN = {

@@ -19,7 +19,8 @@ from hybridsync.transport.grpc.chief import ChiefClient
 from tests.multiprocess.job import assert_exactly_once
 from tests.multiprocess.several_hosts import SeveralHosts
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.integration]  # jobs of three hosts each, for a minute
+# Jobs of three hosts each, for a minute.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.integration, pytest.mark.xdist_group("hosts")]
 
 
 class RotatingJob(SeveralHosts):

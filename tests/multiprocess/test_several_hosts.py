@@ -12,7 +12,8 @@ from tests.multiprocess.several_hosts import SeveralHosts
 from tests.multiprocess.test_commands import command
 from tests.security.listeners import open_sockets
 
-pytestmark = [pytest.mark.timeout(480), pytest.mark.integration]  # jobs of three hosts each
+# Jobs of three hosts each.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.integration, pytest.mark.xdist_group("hosts")]
 SLOW_SECS = 0.5
 """Of a unit in a session whose story needs time: on a loaded machine a host takes half a minute to come."""
 

@@ -10,13 +10,15 @@ it stopped, one with {"over": roles} tells those roles to leave, one with {"late
 with {"children": n} begins with so many processes that wait. A worker with {"apart": true} has not joined its process
 group. {"stands": true} stands still once the chief serves, {"holds": true} at a SIGHUP, {"lingers": true} at its end.
 {"hangs": true}: SIGUSR1 and SIGUSR2 end it as its watchdog would. "fork server" -> what the fork server of the
-roles does before it forks them: {"threads": true} starts one, {"exit": message} ends.
+roles does before it forks them: {"threads": true} starts one, {"numpy": true} imports NumPy's random numbers,
+{"exit": message} ends.
 """
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
+import importlib
 import itertools
 import json
 import os
@@ -27,8 +29,6 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
-
-import numpy.random
 
 from hybridsync.core.errors import EXIT_FAILED, ConfigError, RoleLost
 from hybridsync.runtime.agent.fork_server import ForkServer, connect
@@ -43,6 +43,8 @@ def main() -> int:
     before_forks = actions.get("fork server", {})
     if "threads" in before_forks:
         threading.Thread(target=threading.Event().wait, daemon=True).start()
+    if "numpy" in before_forks:
+        importlib.import_module("numpy.random")  # a fifth of a second, for the one test of it
     if "exit" in before_forks:
         sys.exit(before_forks["exit"])
     child = line.serve() if isinstance(line, ForkServer) else line
@@ -61,7 +63,9 @@ def main() -> int:
     is_program = not isinstance(line, ForkServer)
     told = {"pid": os.getpid(), "is_program": is_program, "platforms": os.environ.get("JAX_PLATFORMS")}
     told["gpus"] = os.environ.get("CUDA_VISIBLE_DEVICES")
-    told["drawn"] = [random.random(), float(numpy.random.random())]
+    told["drawn"] = [random.random()]
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        told["drawn"].append(float(numpy_random.random()))
     action = actions.get(f"{name} restart {spec.restart_count}", actions.get(name, {}))
     if spec.role == "chief":
         told["chief"] = spec.listen if spec.restart_count else ""

@@ -17,16 +17,19 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hybridsync import __version__
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
 from hybridsync.interfaces.agents import AgentHello, AgentReport
 from hybridsync.interfaces.messages import RoleEvent
-from hybridsync.interfaces.ports import HeadPort
 from hybridsync.runtime.end_signals import WARNINGS
 from hybridsync.runtime.supervisor.supervisor import Supervisor
 from hybridsync.runtime.supervisor.supervisor_spec import SupervisorSpec
 from hybridsync.storage.durable import WorkdirLock
+
+if TYPE_CHECKING:
+    from hybridsync.interfaces.ports import HeadPort  # it loads NumPy, which takes as long as all the rest
 
 ROLE = Path(__file__).with_name("fake_role.py")
 

@@ -101,7 +101,7 @@ def test_a_method_that_does_not_exist_is_nobodys(place: Place) -> None:
     place.role.seen.clear()
     for path in ("/hybridsync.Chief/Format", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/x/y"):
         with pytest.raises(grpc.RpcError) as refused:
-            place.channels[("head", ID)].unary_unary(path)(b"", timeout=10, metadata=(("hybridsync-token", "0"),))
+            place.channels[("head", ID)].unary_unary(path)(b"", timeout=60, metadata=(("hybridsync-token", "0"),))
         assert isinstance(refused.value, grpc.Call)
         assert refused.value.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAUTHENTICATED)
     assert place.role.seen == []

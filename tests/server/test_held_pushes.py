@@ -133,7 +133,7 @@ class ServedPrimary:
         for link in self.links.values():
             link.close()
         if self.server is not None:
-            assert self.server.stop(grace=None).wait(10)
+            assert self.server.stop(grace=None).wait(60)
 
 
 @pytest.fixture(params=["threads", "messages", "chunks"])

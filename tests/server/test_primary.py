@@ -354,7 +354,7 @@ def test_the_apply_log_is_written_while_heartbeats_have_the_primary(start, tmp_p
         def _write_down(self, entries):
             beat = threading.Thread(target=primary.take_report, daemon=True)
             beat.start()
-            beat.join(5.0)
+            beat.join(60)
             assert not beat.is_alive(), "a heartbeat waits for the disk"
             super()._write_down(entries)
 

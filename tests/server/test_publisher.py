@@ -130,7 +130,7 @@ def test_readers_in_other_threads_never_see_half_an_update():
         pool.publish(state_of(update))
     stop.set()
     for reader in readers:
-        reader.join(10)
+        reader.join(60)
     assert torn == []
 
 

@@ -401,14 +401,14 @@ def test_a_new_phase_lets_go_of_a_snapshot_that_waits_for_a_server():
     class Stopped(Lost):
         def snapshot_part(self, phase_id, sequence, final, left=()):
             asked.set()
-            assert go_on.wait(20)
+            assert go_on.wait(60)
             return self._store.snapshot_part(phase_id, sequence, final, left)
 
     cluster = Cluster(programs(), 2, wrap=Stopped)
     phase = cluster.enter()
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(cluster.captured, phase)
-        assert asked.wait(20)
+        assert asked.wait(60)
         cluster.enter(2)
         with pytest.raises(StalePhase, match="phase 1 has ended"):
             waiting.result(timeout=120)

@@ -172,7 +172,7 @@ def test_a_host_that_is_refused_later_does_not_end_the_run(secs: float, monkeypa
     ray = ThreadsForRay()
     with ThreadPoolExecutor(1) as pool:
         code = pool.submit(end, head, ends, ray)
-        assert ray.asks.wait(30), "it waits for others than the head"
+        assert ray.asks.wait(60), "it waits for others than the head"
         ends[1].set_result(1)
         ends[0].set_result(0)
         assert code.result(30) == 0

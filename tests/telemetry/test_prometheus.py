@@ -131,7 +131,7 @@ def test_who_says_nothing_costs_a_bounded_number_of_threads_for_a_bounded_time(m
         closing.callback(serve_metrics("127.0.0.1", port, lambda: STATUS))
 
         def connected() -> socket.socket:
-            return closing.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            return closing.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
 
         silent = [connected() for _ in range(server_module.MOST_CONNECTIONS)]
         for _ in range(20):

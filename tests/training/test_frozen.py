@@ -29,6 +29,8 @@ from tests.lora import LinenLoRA, linen_task, lora_decoder, lora_task, write_emb
 from tests.tasks import momentum_sgd
 from tests.trainers import LOGGED, fit_and_stop
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
 ADAMW = Optimizer(optax.adamw, learning_rate=1e-2)
 SLOW = EmulationConfig(compute_secs=0.02)
 UNIT_SIZE = 8

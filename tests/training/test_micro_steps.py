@@ -41,9 +41,9 @@ def gradient(task: Task, micro_steps: int, unit: int = 0) -> Any:
     return jax.device_get(programs_of(task, micro_steps).gradient(Parameters(params, model_state), unit))
 
 
-def decoder(dropout: float = 0.0, loss: Any = language_model, block: Any = None) -> Task:
+def decoder(dropout: float = 0.0, loss: Any = language_model, block: Any = None, num_layers: int = 1) -> Task:
     def model(rngs: nnx.Rngs) -> DecoderLM:
-        sizes = {"dim": 32, "num_layers": 2, "num_heads": 4, "max_length": LENGTH}
+        sizes = {"dim": 32, "num_layers": num_layers, "num_heads": 4, "max_length": LENGTH}
         made = DecoderLM(NUM_TOKENS, **sizes, rngs=rngs, dropout=dropout)
         if block is not None:  # drawn a second time, and so in both
             made.blocks = nnx.List([block(32, 4, rngs=rngs, dropout=dropout) for _ in made.blocks])
@@ -70,6 +70,7 @@ def assert_close(ours: Any, theirs: Any) -> None:
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("loss", [language_model, masked])
 def test_parts_add_up_to_the_unit(loss: Any) -> None:
     """Also where a part has no example that counts: its own mean would be no number."""
@@ -80,6 +81,7 @@ def test_parts_add_up_to_the_unit(loss: Any) -> None:
         assert_close(gradient(task, micro_steps), whole)
 
 
+@pytest.mark.usefixtures("quickly_compiled")
 def test_each_part_has_a_key_of_its_own() -> None:
     """A unit whose examples are all the same has the same loss in each part, but for dropout."""
     images = ArraySource("same", {"image": np.ones((16, 512), np.float32), "label": np.zeros(16, np.int32)})
@@ -100,6 +102,7 @@ def test_each_part_has_a_key_of_its_own() -> None:
     assert {*np.unique(dropped[1])} == {0.0, 0.5, 1.0, 1.5, 2.0}
 
 
+@pytest.mark.usefixtures("quickly_compiled")
 def test_model_state_goes_from_part_to_part() -> None:
     task = batchnorm_task()
     params, model_state = task.init(jax.random.key(0))
@@ -137,10 +140,11 @@ def test_parts_need_less_memory() -> None:
 
 
 def test_remat_of_each_block_has_the_same_bits_with_dropout() -> None:
-    plain, again = (gradient(decoder(0.1, block=block), 1) for block in (DecoderBlock, RematBlock))
+    plain, again = (gradient(decoder(0.1, block=block, num_layers=2), 1) for block in (DecoderBlock, RematBlock))
     assert fingerprint(plain) == fingerprint(again)
 
 
+@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("plan", ["bsp", "asp", "localsgd(steps=2)"])
 def test_a_run_in_micro_steps_learns_what_one_without_does(plan: str) -> None:
     def loss(micro_steps: int) -> float | None:

@@ -215,7 +215,7 @@ def serve() -> Iterator[Callable[..., str]]:
 
     yield start
     for server in servers:
-        assert server.stop(grace=None).wait(10), "a server did not stop within 10 s"
+        assert server.stop(grace=None).wait(60), "a server did not stop within a minute"
 
 
 @pytest.fixture

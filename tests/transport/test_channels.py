@@ -48,7 +48,7 @@ class SlowChief(FakeChief):
     def lease(self, request: LeaseRequest) -> LeaseReply:
         self.seen.append(request)
         self.called.set()
-        self.go_on.wait(10)
+        self.go_on.wait(60)
         return LeaseReply((), final=False)
 
 
@@ -78,7 +78,7 @@ def test_a_call_waits_for_a_role_that_starts_late(serve, closing) -> None:
         caller.join(0.3)
         assert caller.is_alive(), "the call did not wait"
         serve(ChiefServicer(FakeChief()), address=address)
-        caller.join(20)
+        caller.join(60)
         assert replies and replies[0].final
 
 
@@ -110,7 +110,7 @@ def test_a_call_under_way_ends_when_its_role_stops(closing) -> None:
 
     with ThreadPoolExecutor(1) as threads:
         calling = threads.submit(retrying, attempt, 60.0, "the chief", "Lease", unreachable_secs=0.5)
-        assert chief.called.wait(10)
+        assert chief.called.wait(60)
         server.stop(grace=None)
         with pytest.raises(RoleLost, match="the chief"):
             calling.result(SOON)
@@ -220,7 +220,7 @@ def test_a_used_port_is_refused() -> None:
     server, address = make_server([])
     with pytest.raises(AddressError, match=f"cannot serve on {address}.*another port"):
         make_server([], address)
-    server.stop(grace=None).wait(10)
+    server.stop(grace=None).wait(60)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "10.0.0.1:4000", "example.com:80", ":0", "128.0.0.1:0"])

@@ -82,7 +82,7 @@ def test_threads_that_ask_at_once_share_one_client():
     together = threading.Barrier(8)
 
     def ask(_: int) -> Client:
-        together.wait(10)
+        together.wait(60)
         return roles.directory("a")
 
     with ThreadPoolExecutor(8) as threads:

@@ -55,15 +55,15 @@ def test_callers_at_the_same_time_do_not_wait_for_each_other(exchange: StreamExc
     def hold(request: bytes, context: grpc.ServicerContext) -> None:
         if request == b"held":
             arrived.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
 
     echo.behave = hold
     first = threading.Thread(target=exchange.send, args=(b"held", 10))
     first.start()
-    assert arrived.wait(10)
+    assert arrived.wait(60)
     assert exchange.send(b"free", 10) == b"2 free"
     go_on.set()
-    first.join(10)
+    first.join(60)
     assert not first.is_alive()
 
 
@@ -92,7 +92,7 @@ def test_a_stream_that_ends_without_an_answer_is_a_lost_role(exchange: StreamExc
 def test_a_callee_that_does_not_answer_is_given_up_in_time(exchange: StreamExchange, echo: Echo, monkeypatch) -> None:
     monkeypatch.setattr("hybridsync.transport.grpc.exchange.STREAM_SECS", 0.1)
     go_on = threading.Event()
-    echo.behave = lambda request, context: go_on.wait(10)
+    echo.behave = lambda request, context: go_on.wait(60)
     with pytest.raises(grpc.RpcError) as late:
         exchange.send(b"a", 0.1)
     go_on.set()

@@ -66,7 +66,7 @@ class Stuck(FakeServer):
 
     def lend(self, snapshot_id: int) -> LentView:
         self.asked.set()
-        self.go_on.wait(10)
+        self.go_on.wait(60)
         return super().lend(snapshot_id)
 
 
@@ -98,7 +98,7 @@ def test_a_read_under_way_ends_at_once_when_the_readers_are_closed_and_a_later_o
     client = readers(serve(SnapshotServicer(stuck)))
     with ThreadPoolExecutor(1) as threads:
         reading = threads.submit(client.read, 4, into)
-        assert stuck.asked.wait(10)
+        assert stuck.asked.wait(60)
         readers.close()
         with pytest.raises(RoleLost, match="the state's holder at 127"):
             reading.result(timeout=120)

@@ -58,7 +58,7 @@ def test_parameters_are_pulled_whole_and_their_buffer_is_given_back_once(
     into = np.zeros(num_bytes, np.uint8)
     assert client.pull(PUSH, into) == PushReply(30)
     assert np.array_equal(into, server.parameters)
-    assert server.views[0].returned.wait(10) and server.views[0].num_released == 1
+    assert server.views[0].returned.wait(60) and server.views[0].num_released == 1
 
 
 def test_a_contribution_arrives_whole_and_aligned_and_parameters_come_back(
@@ -76,7 +76,7 @@ def test_a_contribution_arrives_whole_and_aligned_and_parameters_come_back(
     assert server.seen == [PUSH]
     assert np.array_equal(arrived[0], contribution)
     assert np.array_equal(into, server.parameters)
-    assert server.views[0].returned.wait(10) and server.views[0].num_released == 1
+    assert server.views[0].returned.wait(60) and server.views[0].num_released == 1
 
 
 def test_a_held_push_keeps_its_buffer_until_it_is_released(
@@ -92,7 +92,7 @@ def test_a_held_push_keeps_its_buffer_until_it_is_released(
         buffers[unit] = contribution
         if unit == 0:
             held.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
             intact.append(np.array_equal(contribution, contributions[0]))
 
     server.on_push = rule
@@ -103,10 +103,10 @@ def test_a_held_push_keeps_its_buffer_until_it_is_released(
 
     first = threading.Thread(target=offer, args=(0,))
     first.start()
-    assert held.wait(10), "the first push did not arrive"
+    assert held.wait(60), "the first push did not arrive"
     offer(1)
     go_on.set()
-    first.join(10)
+    first.join(60)
     assert intact == [True]
     assert buffers[1].ctypes.data != buffers[0].ctypes.data
     for buffer in buffers.values():
@@ -122,18 +122,18 @@ def test_a_server_without_a_free_buffer_says_what_to_change(serve, closing, monk
 
     def hold(push: Push, contribution: np.ndarray) -> None:
         held.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
 
     server = FakeServer(pattern(SMALL), on_push=hold)
     client = closing(ParameterClient(serve(ParameterServicer(server, SMALL, num_buffers=1)), deadline_secs=10))
     contribution = pattern(SMALL)
     first = threading.Thread(target=client.push_pull, args=(PUSH, contribution, np.zeros(SMALL, np.uint8)))
     first.start()
-    assert held.wait(10), "the first push did not arrive"
+    assert held.wait(60), "the first push did not arrive"
     with pytest.raises(WaitTimeout, match="allow more buffers than workers"):
         client.push_pull(PUSH, contribution, np.zeros(SMALL, np.uint8))
     go_on.set()
-    first.join(10)
+    first.join(60)
 
 
 def test_a_contribution_of_another_size_is_refused_with_both_and_never_reaches_the_rule(
@@ -227,7 +227,7 @@ def test_a_caller_that_goes_away_gives_buffers_back(address, server, num_bytes, 
     stream = stub(channel, "ParameterServer", "Pull")(encode(PUSH), timeout=120)
     next(stream)
     stream.cancel()
-    assert server.views[0].returned.wait(10) and server.views[0].num_released == 1
+    assert server.views[0].returned.wait(60) and server.views[0].num_released == 1
 
 
 def test_buffers_below_the_limit_go_in_one_message() -> None:
@@ -263,4 +263,4 @@ def test_parameters_that_the_push_was_computed_on_are_not_sent_again(
     into[:] = 7
     assert client.push_pull(PUSH._replace(base=31), contribution, into).sequence == 31
     assert np.all(into == 7), "the worker goes on with what it has"
-    assert all(view.returned.wait(10) and view.num_released == 1 for view in server.views)
+    assert all(view.returned.wait(60) and view.num_released == 1 for view in server.views)

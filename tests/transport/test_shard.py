@@ -137,7 +137,7 @@ def test_parameters_of_a_sequence_arrive_whole_and_are_given_back_once(
     into = np.zeros(num_bytes, np.uint8)
     client.pull_at(PUSH, into)
     assert store.seen == [PUSH] and np.array_equal(into, store.parameters)
-    assert store.views[0].returned.wait(10) and store.views[0].num_released == 1
+    assert store.views[0].returned.wait(60) and store.views[0].num_released == 1
 
 
 class ServedCluster(Cluster):

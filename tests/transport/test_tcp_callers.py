@@ -247,7 +247,7 @@ def test_a_role_whose_accepting_thread_has_failed_gives_no_places(
 
         monkeypatch.setattr(other.service, "_send_late_away", fails)
         other.stranger()
-        other.service._thread.join(10.0)
+        other.service._thread.join(60)
         with pytest.raises(RoleLost, match=r"takes no more connections: the thread that accepts them has failed"):
             other.place()
         other.close()

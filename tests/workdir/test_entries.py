@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -77,7 +78,7 @@ def test_a_link_to_a_folder_is_a_folder(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLines]:
-    with command_lines(tmp_path_factory.mktemp("printed"), "train") as train:
+    with command_lines(tmp_path_factory.mktemp("printed"), "train", "hybridsync.trainer") as train:
         yield train
 
 
@@ -100,22 +101,35 @@ def test_a_workdir_that_is_no_folder_is_refused(train: CommandLines, tmp_path: P
     assert done.stderr.count("error: ") == 1 and str(tmp_path / "run") in done.stderr
 
 
-def test_every_file_of_a_run_is_among_those_that_are_checked(tmp_path: Path) -> None:
-    tally_trainer("asp", 40, workdir=tmp_path, telemetry=LOGGED).fit()
-    found = {path.name for path in tmp_path.iterdir()}
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The workdir of a run that was completed."""
+    workdir = tmp_path_factory.mktemp("finished")
+    tally_trainer("asp", 40, workdir=workdir, telemetry=LOGGED).fit()
+    return workdir
+
+
+def test_every_file_of_a_run_is_among_those_that_are_checked(finished: Path) -> None:
+    found = {path.name for path in finished.iterdir()}
     assert found <= {*FILES, *FOLDERS}, "check_entries has to know of it"
     assert {"events.jsonl", "apply_log", "checkpoints"} <= found
 
 
+@pytest.fixture(scope="module", params=["status", "report"])
+def reader(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLines]:
+    """A command that reads a run."""
+    with command_lines(tmp_path_factory.mktemp("printed"), request.param) as answer:
+        yield answer
+
+
 @pytest.mark.parametrize("name", ["summary.json", "events.jsonl", "metrics.jsonl", "timeline.json", "config.json"])
-@pytest.mark.parametrize("command", ["status", "report"])
-def test_a_command_that_reads_waits_for_no_fifo(tmp_path: Path, command: str, name: str) -> None:
-    run = tmp_path / "run"
-    tally_trainer("asp", 40, workdir=run, telemetry=LOGGED).fit()
+def test_a_command_that_reads_waits_for_no_fifo(
+    reader: CommandLines, finished: Path, tmp_path: Path, name: str
+) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
     (run / name).unlink()
     os.mkfifo(run / name)
-    with command_lines(tmp_path, command) as answer:
-        done = answer(str(run))
+    done = reader(str(run))
     assert "Traceback" not in done.stderr
     if done.returncode == 1:
         assert name in done.stderr

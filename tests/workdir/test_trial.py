@@ -27,6 +27,7 @@ from tests.trainers import NEVER
 
 HERE = Path(__file__).name
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.timeout(300)  # some start programs
 SOURCE = ArraySource("numbers", {"x": np.ones((64, 3), np.float32)}, {"x": np.ones((8, 3), np.float32)})
 
 
@@ -264,7 +265,7 @@ optimizer = tally.optimizer
 def train(tmp_path: Path, *flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hybridsync", "train", f"--workdir={tmp_path / 'run'}", *flags]
     variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=variables)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=variables)
 
 
 @pytest.mark.parametrize("runtime", ["processes", "inprocess"])
@@ -295,7 +296,7 @@ def test_a_command_with_a_mistake_ends_with_1_and_the_users_line_and_no_role_is_
 def test_an_environment_that_jax_refuses_is_an_input_that_is_refused_by_name(
     tmp_path: Path, runtime: str, variable: str, value: str, named: str
 ) -> None:
-    flags = [f"--config={ROOT / 'configs' / 'tally.py'}", f"--runtime={runtime}", "--set=workload=40"]
+    flags = [f"--config={ROOT / 'configs' / 'tally.py'}", f"--runtime={runtime}", "--set=workload=40", "--workers=1"]
     done = train(tmp_path, *flags, **{variable: value})
     assert done.returncode == 1, done.stderr
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
@@ -304,7 +305,7 @@ def test_an_environment_that_jax_refuses_is_an_input_that_is_refused_by_name(
 
 
 def test_flags_that_jaxlib_knows_are_passed_on(tmp_path: Path) -> None:
-    flags = [f"--config={ROOT / 'configs' / 'tally.py'}", "--runtime=inprocess", "--set=workload=40"]
+    flags = [f"--config={ROOT / 'configs' / 'tally.py'}", "--runtime=inprocess", "--set=workload=40", "--workers=1"]
     assert train(tmp_path, *flags, XLA_FLAGS="--xla_backend_optimization_level=1").returncode == 0
 
 

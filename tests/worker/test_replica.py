@@ -218,7 +218,7 @@ def test_the_log_is_written_while_heartbeats_have_the_replica(start, tmp_path):
         def _write_down(self, entries):
             beat = threading.Thread(target=replica.stamps, daemon=True)
             beat.start()
-            beat.join(5.0)
+            beat.join(60)
             assert not beat.is_alive(), "a heartbeat waits for the disk"
             super()._write_down(entries)
 
@@ -297,7 +297,7 @@ def test_a_snapshot_among_steps_holds_whole_steps(start):
         snapshot = replica.take_snapshot(phase.id, final=False)
         state = state_in(replica, snapshot)
         assert snapshot.held.units == 2 * snapshot.held.sequence == int(state.counters["units"]) == sum(counts(state))
-    trainer.join(20)
+    trainer.join(60)
 
 
 def places(start: Start, every: int) -> Phase:

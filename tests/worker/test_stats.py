@@ -58,7 +58,7 @@ def test_what_is_noted_while_reports_are_taken_is_in_one_of_them():
     trainer.start()
     while not stop.is_set():
         reports.append(recorder.take_report())
-    trainer.join(10)
+    trainer.join(60)
     reports.append(recorder.take_report())
     spans = [(span.name, span.start) for report in reports for span in report.spans]
     expected = [
@@ -110,7 +110,7 @@ def test_no_report_carries_one_phases_position_under_anothers_phase():
     while not stop.is_set():
         report = recorder.take_report()
         assert report.completed in (0, report.phase_id.number)
-    trainer.join(10)
+    trainer.join(60)
 
 
 def unit_secs(counts_transfers: bool, keep_unit_secs: bool = True) -> tuple[float, ...]:

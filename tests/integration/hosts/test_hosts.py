@@ -15,6 +15,7 @@ from tests.multiprocess.job import assert_exactly_once
 
 REASON = missing()
 pytestmark = [
+    pytest.mark.xdist_group("hosts"),
     pytest.mark.timeout(900),
     pytest.mark.skipif(bool(REASON), reason=f"no hosts of their own here: {REASON}"),
 ]

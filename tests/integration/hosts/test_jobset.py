@@ -26,6 +26,7 @@ from tests.integration.hosts.network import Network, missing
 REASON = missing()
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.xdist_group("hosts"),
     pytest.mark.timeout(600),
     pytest.mark.skipif(bool(REASON), reason=f"no hosts of their own here: {REASON}"),
 ]

@@ -55,9 +55,10 @@ def test_a_seed_that_ends_at_once_is_told_with_its_last_words(begin: Begin) -> N
 
 
 def test_roles_draw_other_numbers_than_each_other(begin: Begin) -> None:
-    run = begin()
+    run = begin({"fork server": {"numpy": True}})
     roles = run.started()
     draws = [run.spec_of(pid)["drawn"] for role, pid in roles.items() if role[0] != "supervisor"]
+    assert {len(drawn) for drawn in draws} == {2}, "of Python and of NumPy"
     for of_one_generator in zip(*draws, strict=True):
         assert len(set(of_one_generator)) == len(draws)
     os.kill(roles["chief", 0], signal.SIGUSR2)

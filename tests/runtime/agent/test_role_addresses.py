@@ -79,7 +79,7 @@ def test_that_of_a_killed_run_is_removed_by_the_next_one_and_that_of_a_live_one_
         assert abandoned.exists(), "the second took the folder of one that was alive"
         bind(abandoned / "chief")
         killed.send_signal(signal.SIGKILL)
-        killed.wait(10)
+        killed.wait(60)
         mine = SocketFolder(short)
         assert not abandoned.exists() and in_use.exists()
         mine.remove()
