@@ -4,7 +4,7 @@ What gradients are computed on lies in a ring of versions on the device. An upda
 read, and the slot that takes the version it makes; slot 0 takes those that nobody reads.
 
 >>> laid_out([(0, 0), (0, 1)], made=[1, 2], kept={2}, slots={0: 1})  # update 1 reads versions 0 and 1, makes 2
-Layout(reads=[1, 1, 1, 2], writes=[2, 1], slots={2: 1})
+Layout(reads=[1, 1, 1, 2], writes=[2, 2], slots={2: 2})
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 
 from hybridsync.core.errors import TaskError
+from hybridsync.lab.simulator.unrolled_random import unrolled
 from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.state import TrainState
 
@@ -155,7 +156,10 @@ class Blocks:
             "weight": _filled([weight for record in records for weight in record.weights], np.float32, size),
         }
         work = jax.device_put((columns, self._batches(units, size)))
-        fixed = {"work": work, "key": self._programs.keys[0], "frozen": self._programs.frozen.at(0)}
+        jax.block_until_ready(
+            self._state
+        )  # one block ahead of the device: the next ones' examples would fill the memory
+        fixed = {"work": work, "key": unrolled(self._programs.keys[0]), "frozen": self._programs.frozen.at(0)}
         states, start = [], 0
         for stop in sorted({*stops, len(records)}):
             limits = np.int32(start), np.int32(stop)

@@ -44,7 +44,7 @@ class State:
       number: of the state; no other has it.
       value: None while the updates that lead to it are recorded alone.
       version: returns its parameters' handle; None once nobody holds it any more.
-      entered: what a phase that begins with it trains on; None before one does.
+      entered: what a phase that begins with it trains on, where that is another state, so that members share it.
     """
 
     number: int
@@ -72,8 +72,8 @@ class _Pending(NamedTuple):
         """Return it without handles."""
         versions = tuple(version.number for version, _ in self.gradients)
         units = tuple(unit for _, unit in self.gradients)
-        numbers = {"num_units": self.num_units, "factor": self.factor, "blend": self.blend}
-        return Record(versions, units, self.weights, self.made.number, **numbers)
+        rates = {"num_units": self.num_units, "factor": self.factor, "blend": self.blend}
+        return Record(versions, units, self.weights, self.made.number, **rates)
 
 
 def check_plain(protocol: Protocol, num_workers: int) -> None:
@@ -134,13 +134,15 @@ class DeferredArithmetic:
     # --- what is recorded ---
 
     def start(self) -> State:
-        return self._of_value(jax.device_put(self._run.initial_state()))
+        return State(next(self._numbers), jax.device_put(self._run.initial_state()))
 
     def entered(self, state: State) -> State:
         if state.entered is None:
             value = self.computed(state)
             entered = self._programs.entered(value)
-            state.entered = state if entered is value else self._of_value(entered)
+            if entered is value:
+                return state
+            state.entered = State(next(self._numbers), entered)
         return state.entered
 
     def parameters(self, state: State) -> Version:
@@ -186,7 +188,8 @@ class DeferredArithmetic:
         each = weights or (1.0,) * len(contributions)
         spread = tuple(weight for weight, own in zip(each, contributions, strict=True) for _ in own)
         version = self._new_version(made)
-        self._pending.append(_Pending(gradients, spread, version, weakref.ref(made), units, factor, blend))
+        rates = {"num_units": units, "factor": factor, "blend": blend}
+        self._pending.append(_Pending(gradients, spread, version, weakref.ref(made), **rates))
         self._num_pending += len(gradients)
         self._newest = made.number
         return made
@@ -229,9 +232,6 @@ class DeferredArithmetic:
         values = self._blocks.run(records, [number for number, _ in held], self._versions)
         for (_, state), value in zip(held, values, strict=True):
             state.value = value
-
-    def _of_value(self, value: TrainState) -> State:
-        return State(next(self._numbers), value)
 
     def _new_version(self, state: State) -> Version:
         version = Version(state.number)
