@@ -7,8 +7,8 @@ left out. Seconds are this process's of the processor: on a shared machine the w
 
 Medians of three rounds on two cores at a load of 13: `bsp:6.25%,asp` 2.81 ms a unit where one by one took 5.52, `bsp`
 2.73 and 5.46; the states were apart by 1.4e-7 at most, relative to a leaf's norm. Without the random bits written out
-(`unrolled_random`) the blocks took 4.6 and 4.5: the noise is half of this job's unit. Digits (`--job=HURT`, 1,200 units,
-a load of 11): `asp` .55 where one by one took 1.64, `bsp` .76 and 1.48; the final states were equal.
+(`unrolled_random`) the blocks took 4.6 and 4.5: the noise is half of this job's unit. Digits (`--job=HURT`,
+1,200 units, a load of 11): `asp` .55 where one by one took 1.64, `bsp` .76 and 1.48; the final states were equal.
 """
 
 from __future__ import annotations

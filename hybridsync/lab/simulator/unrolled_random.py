@@ -34,7 +34,8 @@ def unrolled(key: jax.Array) -> jax.Array:
 
 def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:
     size = math.prod(shape)
-    if bit_width != 32 or size >= 2**32 or not jax.config.jax_threefry_partitionable:
+    partitionable: bool = jax.config.jax_threefry_partitionable  # pyright: ignore[reportAttributeAccessIssue]
+    if bit_width != 32 or size >= 2**32 or not partitionable:
         return threefry_prng_impl.random_bits(key, bit_width, shape)
     # Entry i is what becomes of the 64-bit counter i, whose upper half is 0 here.
     left, right = _rounds(key, jnp.zeros(shape, jnp.uint32), lax.iota(jnp.uint32, size).reshape(shape))
