@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,7 +20,10 @@ from hybridsync import protocols
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import ConfigError, Diverged
 from hybridsync.core.plan import Plan
+from hybridsync.lab.simulator.arithmetic import Unreplayable
+from hybridsync.lab.simulator.deferred import DeferredArithmetic
 from hybridsync.lab.simulator.event_loop import Loop
+from hybridsync.lab.simulator.study import Gradients
 from hybridsync.protocols.server_protocol import ServerProtocol
 from hybridsync.telemetry.events import NullEventLog
 from hybridsync.training.run import Run
@@ -40,6 +44,7 @@ class Training:
       workers: how many.
       sets: values of the configuration beside the job's own, path=value.
       evaluations: of the held-out set on the way; 0 for the end's alone.
+      gradients: "real", or "compiled" for a job without a loss to come to: faster, and other last bits.
     """
 
     job: Job
@@ -49,10 +54,15 @@ class Training:
     workers: int = 8
     sets: tuple[str, ...] = ()
     evaluations: int = 40
+    gradients: Gradients = "real"
+
+    def __post_init__(self) -> None:
+        assert self.gradients == "real" or self.job.loss is None, "no losses are noted in compiled blocks"
 
     def definition(self) -> Any:
         config = dataclasses.replace(self.job.config(self.workers, self.sets), plan=BSP, seed=self.seed)
-        return [config, self.plan, _protocols(self.plan), self.conditions, self.job.loss, self.evaluations]
+        how = [] if self.gradients == "real" else [self.gradients]
+        return [config, self.plan, _protocols(self.plan), self.conditions, self.job.loss, self.evaluations, *how]
 
     def needs(self, given: Given) -> str:
         return "--cifar" if self.job.images and given.cifar is None else ""
@@ -63,13 +73,14 @@ class Training:
         Raises:
           HybridSyncError: the run could not go on for another reason than that it diverged.
         """
-        run, arithmetic = _compiled(self.job, self.workers, self.sets, given)
+        run, arithmetic = _compiled(self.job, self.workers, self.sets, self.gradients, given)
         every = run.config.workload // self.evaluations if self.evaluations else 0
         telemetry = dataclasses.replace(run.config.telemetry, evaluate_units=every)
         config = dataclasses.replace(run.config, plan=self.plan, seed=self.seed, telemetry=telemetry)
         run = dataclasses.replace(run, config=config)
-        arithmetic = arithmetic.of_seed(run)
-        arithmetic.loop, arithmetic.losses = Loop(), []
+        arithmetic, loop, losses = arithmetic.of_seed(run), Loop(), []
+        if isinstance(arithmetic, Watched):
+            arithmetic.loop, arithmetic.losses = loop, losses
         evaluate = evaluator_of(self.job, self.workers, given)
         heard: list[_Way] = []
 
@@ -79,10 +90,12 @@ class Training:
 
         scenario = self.conditions.scenario(self.workers, arithmetic.sizes)
         try:
-            summary = simulated(run, scenario, arithmetic, evaluate, arithmetic.loop, listen, TICK_SECS)
+            summary = simulated(run, scenario, arithmetic, evaluate, loop, listen, TICK_SECS)
         except Diverged:
             return {"accuracy": self.job.guessing, "diverged": 1, "way": heard[0].told()}
-        reached = _reached(arithmetic, self.job.loss)
+        except Unreplayable:  # a unit is to be dropped, which compiled blocks cannot
+            return dataclasses.replace(self, gradients="real").measure(given)
+        reached = _reached(losses, self.job.loss)
         return {
             "accuracy": round(summary.final["accuracy"], 4),
             "loss": round(summary.final["loss"], 4),
@@ -117,16 +130,18 @@ class _Way(NullEventLog):
 
 
 @lru_cache(maxsize=1)
-def _compiled(job: Job, workers: int, sets: tuple[str, ...], given: Given) -> tuple[Run, Watched]:
+def _compiled(
+    job: Job, workers: int, sets: tuple[str, ...], gradients: Gradients, given: Given
+) -> tuple[Run, Watched | DeferredArithmetic]:
     run = job.run(job.config(workers, sets), given)
-    return run, Watched(run)
+    return run, Watched(run) if gradients == "real" else DeferredArithmetic(run)
 
 
-def _reached(arithmetic: Watched, loss: float | None) -> tuple[float | None, int | None]:
+def _reached(losses: Sequence[tuple[float, Any]], loss: float | None) -> tuple[float | None, int | None]:
     """Return the second, and the units begun, at which the running mean of the training loss came down to `loss`."""
     if loss is None:
         return None, None
-    points = curve([(at, float(value)) for at, value in jax.device_get(arithmetic.losses)])
+    points = curve([(at, float(value)) for at, value in jax.device_get(losses)])
     for number, (secs, value) in enumerate(points):
         if value <= loss:
             return secs, WINDOW + number * STRIDE

@@ -45,7 +45,12 @@ flags.DEFINE_integer("workers", None, "workers; the configuration's by default")
 flags.DEFINE_integer("servers", None, "parameter servers; the configuration's by default")
 flags.DEFINE_integer("seeds", 1, "how many seeds of each plan, from --seed on")
 flags.DEFINE_integer("seed", None, "first seed of the run and of every draw; the configuration's by default")
-flags.DEFINE_enum("gradients", "none", ["none", "real"], "time alone, or every gradient on the version it would see")
+flags.DEFINE_enum(
+    "gradients",
+    "none",
+    ["none", "real", "compiled"],
+    "time alone; every gradient on the version it would see; or the same in compiled blocks behind the schedule",
+)
 flags.DEFINE_string("workdir", None, "fresh directory for what a real run leaves; without one, the table only")
 flags.DEFINE_string("events", None, "file that gets every decision as a line of JSON")
 flags.DEFINE_string("write_scenario", None, "with --calibrate: file for the fitted cluster")

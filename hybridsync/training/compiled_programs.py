@@ -350,14 +350,18 @@ class Programs:
         number, rate, share = constant(np.int32, units), constant(np.float32, factor), constant(np.float32, blend)
         if change != "optimizer":
             return self._without_optimizer(state, total, number, rate, share, change)
+        return self.updated(state, total, number, rate, share)
+
+    def updated(self, state: TrainState, total: Any, units: Any, factor: Any, blend: Any) -> TrainState:
+        """Return the state after one update of the run's optimizer; as `update`, of arrays, and may be traced."""
         parameters, opt_state, counters = self._update(
             Parameters(state.params, state.model_state),
             state.opt_state,
             state.counters,
             _without_loss(total),
-            number,
-            rate,
-            share,
+            units,
+            factor,
+            blend,
         )
         return TrainState(parameters.params, opt_state, parameters.model_state, state.protocol_state, counters)
 

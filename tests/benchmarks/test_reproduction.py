@@ -189,6 +189,23 @@ def test_a_run_that_diverges_counts_as_guessing() -> None:
     assert (row["accuracy"], row["diverged"]) == (TINY.guessing, 1)
 
 
+def test_a_cell_in_compiled_blocks_is_another_one_with_the_same_figures() -> None:
+    real = Training(dataclasses.replace(TINY, loss=None), "bsp:50%,asp", Even(), 0, evaluations=4)
+    compiled = dataclasses.replace(real, gradients="compiled")
+    assert Cell({"seed": 0}, compiled).digest != Cell({"seed": 0}, real).digest
+    row, other = compiled.measure(Given()), real.measure(Given())
+    measured = {"accuracy", "loss", "way"}  # from states whose last bits differ
+    assert {name: row[name] for name in {*row} - measured} == {name: other[name] for name in {*other} - measured}
+    assert float(row["accuracy"] or 0) == pytest.approx(float(other["accuracy"] or 0), abs=0.02)
+    assert [at for at, _ in way_of(row)] == [at for at, _ in way_of(other)]
+
+
+def test_a_cell_in_compiled_blocks_that_diverges_is_measured_one_by_one() -> None:
+    wild = ("optimizer.learning_rate=1e30", "optimizer.clip=none")
+    real = Training(dataclasses.replace(TINY, loss=None), "asp", Even(), 0, sets=wild, evaluations=0)
+    assert dataclasses.replace(real, gradients="compiled").measure(Given()) == real.measure(Given())
+
+
 def test_the_time_to_an_accuracy_is_that_from_which_on_it_stayed() -> None:
     assert secs_to({"way": "1:0.9 2:0.7 3:0.95"}, 0.9) == 3.0
     assert secs_to({"way": "1:0.9 2:0.7"}, 0.9) is None

@@ -81,6 +81,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLines
         (("--config=configs/talli.py",), "/configs/tally.py'"),
         ((*SMALL, "--seeds=0"), "--seeds must be at least 1, got 0"),
         ((*SMALL, "--seeds=0", "--gradients=real"), "--seeds must be at least 1, got 0"),
+        ((*SMALL, "--plan=localsgd", "--gradients=compiled"), "'localsgd': its workers make updates of their own"),
         ((*SMALL, "--scenario=configs/scenarios/stragler.py"), "/configs/scenarios/straggler.py'"),
         ((*SMALL, "--scenario=configs/scenarios/straggler.py", "--workers=2"), "names worker 3, but the run has"),
         ((*SMALL, "--plan=asp", "--compare=bsp;asp"), "give one of them"),

@@ -13,6 +13,7 @@ from benchmarks.reproduction.parameters import hybrid
 from benchmarks.reproduction.plot import Line, Panel, Point, draw
 from benchmarks.reproduction.reporting import claimed, markdown, mean, spread, values
 from benchmarks.reproduction.training import Training, secs_to
+from hybridsync.lab.simulator.study import Gradients
 
 MAIN = (0, 6.25, 12.5, 25, 50, 100)
 SEARCHED = (3.125, 18.75, 31.25, 37.5)
@@ -30,10 +31,12 @@ def cells(
     seeds: Sequence[int],
     evaluations: int = 40,
     conditions: Conditions = FITTED,
+    gradients: Gradients = "real",
 ) -> list[Cell]:
     """Return a run for each share and seed."""
+    options = {"evaluations": evaluations, "gradients": gradients}
     return [
-        Cell({"share": share, "seed": seed}, Training(job, hybrid(share), conditions, seed, evaluations=evaluations))
+        Cell({"share": share, "seed": seed}, Training(job, hybrid(share), conditions, seed, **options))
         for share in sorted(shares)
         for seed in seeds
     ]

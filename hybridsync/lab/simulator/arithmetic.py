@@ -18,6 +18,10 @@ Units = tuple[int, ...]
 NO_LOSS: Any = None
 
 
+class Unreplayable(BaseException):
+    """Ends a simulation whose schedule is not the one that its numbers would have led to; no role may survive it."""
+
+
 @dataclass(frozen=True)
 class Sizes:
     """Bytes of a contribution, of the parameters, and of the whole state; and of the first two with a narrow wire."""
@@ -118,6 +122,14 @@ class Arithmetic(Protocol):
         """Return what tells one state from another."""
         ...
 
+    def computed(self, state: State) -> State:
+        """Return the values of a state, which may have been recorded alone until now.
+
+        Raises:
+          Unreplayable: they show that the schedule cannot be.
+        """
+        ...
+
 
 class Weightless:
     """Computes nothing: a state is how many updates it has had.
@@ -193,6 +205,9 @@ class Weightless:
 
     def fingerprint(self, state: State) -> str:
         return str(state)
+
+    def computed(self, state: State) -> State:
+        return state
 
 
 @dataclass(frozen=True)
@@ -315,6 +330,9 @@ class Counting:
 
     def fingerprint(self, state: Counts) -> str:
         return f"{_mix(state.digest, state.opt_state):016x}"
+
+    def computed(self, state: Counts) -> Counts:
+        return state
 
 
 _PRIME = (1 << 61) - 1

@@ -129,6 +129,9 @@ class RealArithmetic:
     def fingerprint(self, state: TrainState) -> str:
         return fingerprint(state)
 
+    def computed(self, state: TrainState) -> TrainState:
+        return state
+
 
 def evaluator(run: Run) -> Callable[[TrainState, Snapshot], dict[str, Any] | None]:
     """Return what measures a captured state on the task's held-out examples, as every runtime's chief does."""

@@ -221,11 +221,15 @@ class SimulatedCluster:
 
         Raises:
           HybridSyncError: the run could not go on.
+          Unreplayable: see `Arithmetic.computed`.
         """
         collecting = gc.isenabled()
         gc.disable()  # a unit leaves no cycle behind, and searching all live objects for one takes a tenth
         try:
-            return self._run()
+            summary = self._run()
+            if self.workdir.commits:
+                self.arithmetic.computed(self.workdir.commits[-1].state)
+            return summary
         finally:
             if collecting:
                 gc.enable()
@@ -248,7 +252,7 @@ class SimulatedCluster:
     @property
     def final(self) -> Any:
         """The state that was committed last."""
-        return self.workdir.commits[-1].state
+        return self.arithmetic.computed(self.workdir.commits[-1].state)
 
     @property
     def log(self) -> list[Entry]:
@@ -372,7 +376,7 @@ class SimulatedCluster:
 
     def evaluate(self, state: Any, snapshot: Snapshot) -> dict[str, Any] | None:
         """Return what the task measures of a state; None where nothing is computed."""
-        return self._evaluator(state, snapshot) if self._evaluator is not None else None
+        return self._evaluator(self.arithmetic.computed(state), snapshot) if self._evaluator is not None else None
 
     # --- what the scenario does ---
 

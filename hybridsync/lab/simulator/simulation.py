@@ -14,14 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from hybridsync import protocols
 from hybridsync.config import RunConfig, Straggler
 from hybridsync.core.errors import ConfigError, WorkdirError
 from hybridsync.core.plan import PhaseId
-from hybridsync.lab.simulator.arithmetic import Arithmetic, Sizes, Weightless
+from hybridsync.lab.simulator.arithmetic import Arithmetic, Sizes, Unreplayable, Weightless
 from hybridsync.lab.simulator.cluster import Device, Scenario
 from hybridsync.lab.simulator.decision_log import DecisionLog, MirroredApplyLog, MirroredEvents
+from hybridsync.lab.simulator.deferred import DeferredArithmetic, check_plain
 from hybridsync.lab.simulator.event_loop import Loop, VirtualClock
-from hybridsync.lab.simulator.gradients import sizes_of_programs
+from hybridsync.lab.simulator.gradients import RealArithmetic, evaluator, sizes_of_programs
 from hybridsync.lab.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.lab.simulator.study import Gradients
 from hybridsync.policies.plan_checks import checked_order
@@ -97,14 +99,15 @@ def simulate(
       run: what to run.
       scenario: the cluster, and the incidents of the run; None is an even cluster of equal workers.
       seed: random seed of the run and of every draw; None takes the configuration's.
-      gradients: "real" computes each on the version that its worker would have held, "none" runs time alone.
+      gradients: "real" computes each on the version that its worker would have held, "compiled" as well, but in blocks
+        behind the schedule (see `hybridsync.lab.simulator.deferred`), "none" runs time alone.
       workdir: a fresh directory for the files that a real run writes; None takes the run's own, or writes none.
       events: receives every decision as a line of JSON (see `hybridsync.lab.simulator.decision_log`).
       progress: shows how far the run is.
 
     Raises:
       ConfigError: the scenario names a role that the run does not have, a switch that it cannot make, or leaves no
-        worker that could continue.
+        worker that could continue; or compiled blocks cannot compute the run.
       WorkdirError: the workdir holds a run already, or cannot be written.
       HybridSyncError: the run could not go on.
     """
@@ -132,7 +135,7 @@ def _simulate(
     run: Run, scenario: Scenario, gradients: Gradients, file: TextIO | None, progress: ProgressSink | None
 ) -> Result:
     config, loop = run.config, Loop()
-    arithmetic, evaluator = _arithmetic(run, gradients)
+    arithmetic, evaluator = _arithmetic(run, gradients, scenario)
     recorder = _record(run, VirtualClock(loop), progress or NullProgress())
     phase_ids = _SlowPhaseIds(loop, scenario.cluster.costs.reserve_secs)
     options: dict[str, Any] = {
@@ -161,11 +164,13 @@ def _simulate(
     loop.at(still_secs, _check_moves, simulated, still_secs, 0)
     try:
         summary = simulated.run()
+    except Unreplayable as error:
+        raise ConfigError(str(error)) from None
     finally:
         recorder.close()
     if summary.exit == "preempted" and scenario.preempt_secs == math.inf:
         raise KeyboardInterrupt  # the run has met it and stopped, though its scenario asks for no stop
-    if run.workdir is not None and gradients == "real":
+    if run.workdir is not None and gradients != "none":
         _leave(run.workdir, simulated)
     return Result(
         config.seed,
@@ -181,10 +186,10 @@ def _leave(workdir: Path, simulated: SimulatedCluster) -> None:
     from hybridsync.storage.checkpoints import CheckpointStore
     from hybridsync.workdir.resuming import CHECKPOINTS
 
-    saved = simulated.workdir.commits[-1]
+    saved, final = simulated.workdir.commits[-1], simulated.final
     store = CheckpointStore(workdir / CHECKPOINTS)
     try:
-        store.save(saved.state, units=saved.snapshot.held.units, ledger=saved.ledger, run=saved.run)
+        store.save(final, units=saved.snapshot.held.units, ledger=saved.ledger, run=saved.run)
     finally:
         store.close()
     log = FileApplyLog(workdir / APPLY_LOG)
@@ -196,13 +201,15 @@ def _leave(workdir: Path, simulated: SimulatedCluster) -> None:
     log.flush()
 
 
-def _arithmetic(run: Run, gradients: Gradients) -> tuple[Arithmetic, Any]:
+def _arithmetic(run: Run, gradients: Gradients, scenario: Scenario) -> tuple[Arithmetic, Any]:
     """Return what computes, and what evaluates a state."""
     if gradients == "none":
         return Weightless(sizes_of(run)), None
-    from hybridsync.lab.simulator.gradients import RealArithmetic, evaluator
-
-    return RealArithmetic(run), evaluator(run)
+    if gradients == "real":
+        return RealArithmetic(run), evaluator(run)
+    for switch in scenario.switches:
+        check_plain(protocols.parse(switch.spec), run.config.workers)
+    return DeferredArithmetic(run), evaluator(run)
 
 
 def _record(run: Run, clock: VirtualClock, progress: ProgressSink) -> Recorder:

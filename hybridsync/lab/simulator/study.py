@@ -20,7 +20,7 @@ from hybridsync.lab.simulator.cluster import Scenario
 if TYPE_CHECKING:
     from hybridsync.lab.simulator.simulation import Result
 
-Gradients = Literal["real", "none"]
+Gradients = Literal["real", "compiled", "none"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Study:
       num_seeds: number of seeds of each plan; the first is the configuration's.
       scenario: the cluster, and the incidents of the run.
       about: name of the scenario.
-      gradients: "real" or "none".
+      gradients: "real", "compiled" or "none".
 
     Raises:
       ConfigError: there is no seed or no plan, a plan is there twice, or the scenario names an absent role.
