@@ -51,9 +51,13 @@ BASES: dict[str, Callable[[Path], Sequence[str]]] = {
 The logs alone are really there.
 """
 
-IMPORTED: dict[str, tuple[str, ...]] = dict.fromkeys(
-    ("simulate", "tune"), ("hybridsync.lab.simulator.campaign", "hybridsync.training.run")
-) | {"export": ("hybridsync.workdir.export",), "train": ("hybridsync.trainer",)}
+SIMULATOR = ("hybridsync.lab.simulator.campaign", "hybridsync.training.run")
+IMPORTED = {
+    "simulate": SIMULATOR,
+    "tune": SIMULATOR,
+    "export": ("hybridsync.workdir.export",),
+    "train": ("hybridsync.trainer",),
+}
 
 HERE = {("train", "workdir"): ("--runtime=inprocess",)}
 """What a flag gets whose values are good, so that the run that follows is a short one; test_entries.py has both."""

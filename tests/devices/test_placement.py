@@ -14,6 +14,7 @@ import pytest
 from hybridsync.devices.placement import COPIED_BYTES, SHARED_DEVICE, let_go_of_arguments
 from hybridsync.protocols import REGISTRY
 from hybridsync.training.buffer_layout import Layout, fingerprint
+from tests.sweeps import swept
 
 OnDevices = Callable[..., Any]
 PLACES = {
@@ -72,7 +73,7 @@ def test_memory_that_is_written_again_leaves_what_was_put_on_devices(on_devices:
     assert after == before
 
 
-@pytest.mark.parametrize("kind", ["nnx", "linen"])
+@pytest.mark.parametrize("kind", swept(["nnx", "linen"]))
 @pytest.mark.parametrize("served", [False, True], ids=["lockstep_and_groups", "servers"])
 def test_every_protocol_trains_on_meshes(on_devices: OnDevices, kind: str, served: bool) -> None:
     names = [name for name, protocol in REGISTRY.items() if protocol().mode.is_served == served]
