@@ -54,10 +54,14 @@ class Stages:
             Command.AWAIT_RETRY: self.commit.await_retry,
             Command.RESERVE: self.entry.reserve,
             Command.ANNOUNCE: self.entry.announce,
-            Command.RESUME_LEASES: self.control.open_leases,
+            Command.RESUME_LEASES: self._open_leases,
             Command.FINISH: self.control.finish,
         }
         return carry_out[command]()
+
+    def _open_leases(self) -> None:
+        with self.control.turn() as chief:
+            chief.open_leases()
 
 
 class Controller:
@@ -115,7 +119,8 @@ class Controller:
         except BaseException as error:
             own = isinstance(error, HybridSyncError)
             failure = error if own else HybridSyncError(f"the run was broken off by {described(error)}")
-            self._run.control.fail(failure)  # no role may train on
+            with self._run.control.turn() as chief:
+                chief.waits.fail(failure)  # no role may train on
             self._run.reporter.finish("failed", str(failure))
             raise
         finally:
@@ -133,21 +138,21 @@ class Controller:
 
     def _finish(self) -> Summary:
         self._run.saving.collect(all_of_them=True)
-        completed = self._run.control.num_applied >= self._run.config.workload
         with self._run.control.turn() as chief:
-            failure = chief.members.all_quarantined()
+            saved, failure = chief.ledger.num_applied, chief.members.all_quarantined()
+            stop_reason, refusal = chief.stop_reason, chief.refusal
+        completed = saved >= self._run.config.workload
         if not completed and failure is not None:
             raise failure
         if not completed and (lost := self._run.state.lost_at_stop):
-            saved, why = self._run.control.num_applied, self._run.state.lost_why
+            why = self._run.state.lost_why
             raise StoppedShort(
                 f"asked to stop, the run has saved {saved:,} units, but not the {lost:,} applied after them: {why}; "
                 "run the same command again, which applies them again"
             )
         if completed:
             return self._run.reporter.finish("completed", None)
-        early = "preempted" if self._run.control.stop_reason is None else "stopped"
-        return self._run.reporter.finish(early, self._run.control.refusal or None)
+        return self._run.reporter.finish("preempted" if stop_reason is None else "stopped", refusal or None)
 
     def _save_in_spite_of(self, error: BaseException) -> None:
         """Break the phase off at whatever stage it is, and commit the newest state that a role holds.
@@ -156,8 +161,9 @@ class Controller:
           BaseException: `error`, where nothing could be saved.
         """
         self._run.state.broken_by = f"the run was broken off by {described(error)}"
-        self._run.control.preempt()
-        self._run.control.break_phase(self._run.state.broken_by)
+        with self._run.control.turn() as chief:
+            chief.preempt()
+            chief.break_phase(self._run.state.broken_by)
         switching = self._switching
         try:
             if switching is None:  # no phase was entered: the state is the one that the run starts from

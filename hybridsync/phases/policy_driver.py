@@ -111,10 +111,12 @@ class PolicyDriver:
             self._control.orders.keep()
             self._keep_orders_at = now + KEEP_AGAIN_SECS
         # Before the return: an episode is as long as it is, whether or not anything may change meanwhile.
-        self._episodes.record(self._control.stragglers(), now)
-        if not self._control.stamps()[0] or self._reporter.switch_pending:
+        with self._control.turn() as chief:
+            first_applied, _ = chief.phase_members.first_and_last()
+            applied = chief.ledger.num_applied  # read once: a report may end the run between two reads
+            self._episodes.record(chief.detector.flagged, now)
+        if not first_applied or self._reporter.switch_pending:
             return None  # a change costs what the last one did, which is not known before this phase's first update
-        applied = self._control.num_applied  # read once: a report may end the run between two reads
         if applied < phase.end_units and (order := self._order(applied)) is not None:
             change = self._change_to_order(phase, order, applied)
         elif self._passes_knee(phase, applied):
@@ -210,7 +212,9 @@ class PolicyDriver:
 
         In lock-step that is the slowest member with all its units, else the fastest one with one.
         """
-        rates, units = self._control.judged().units_per_sec, zip(phase.members, phase.assignment.shares, strict=True)
+        with self._control.turn() as chief:
+            rates = chief.judged().units_per_sec
+        units = zip(phase.members, phase.assignment.shares, strict=True)
         secs = [each / rates[worker] for worker, each in units if worker in rates]
         return (min if phase.servers else max)(secs, default=0.0)
 
@@ -268,8 +272,8 @@ class PolicyDriver:
         return True
 
     def _live(self) -> tuple[int, ...]:
-        with self._control.turn() as state:
-            return state.members.workers.ids()
+        with self._control.turn() as chief:
+            return chief.members.workers.ids()
 
     def _living(self, action: Action) -> Action:
         """Return an action without the workers that are gone; a successor in a place is another worker."""
@@ -284,11 +288,12 @@ class PolicyDriver:
         return action.workers if isinstance(action, ExcludeWorkers) else ()
 
     def _ask(self, holds: Action, applied: int, units_left: int) -> Action:
-        judged = self._control.judged()
+        with self._control.turn() as chief:
+            judged, live = chief.judged(), chief.members.workers.ids()
         view = View(
             now=self._clock.monotonic(),
             units_left=units_left,
-            live=self._live(),
+            live=live,
             slow={worker: since for worker, since in self._episodes.slow.items() if worker in judged.flagged},
             units_per_sec=judged.units_per_sec,
             holds=holds,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from hybridsync.phases import state_machine
 from hybridsync.phases.checkpointing import CommitStage
 from hybridsync.phases.policy_driver import PolicyDriver
@@ -31,21 +29,25 @@ class RunStage:
           WaitTimeout: it stands still, and its workers are threads, which cannot be given up.
         """
         phase = self._run.state.current_phase
-        is_over = partial(self._run.pace.is_over, phase)
         while True:
-            over = self._run.control.watch(is_over, min(self._tick_secs, self._run.saving.secs_to_retry))
+            over = self._run.control.watch(
+                lambda chief: chief.is_over(phase), min(self._tick_secs, self._run.saving.secs_to_retry)
+            )
             self._run.tick()
             if self._commits.is_over:
                 return self._commits.await_commit()
-            if over or self._run.control.preempted:
-                if not over and self._run.control.stop_reason is not None and not phase.mode.has_group_rounds:
+            with self._run.control.turn() as chief:
+                preempted, stop_reason = chief.preempted, chief.stop_reason
+                first_applied, _ = chief.phase_members.first_and_last()
+                if not over and stop_reason is not None and not phase.mode.has_group_rounds:
                     # A drain would apply all units in hand. The newest state that a role holds is whole, and is found
                     # as after a loss; replicas that meet in groups are one state after a drain alone.
-                    self._run.control.break_phase(f"a callback has stopped the run: {self._run.control.stop_reason}")
-                    raise self._run.control.as_broken()
+                    chief.break_phase(f"a callback has stopped the run: {stop_reason}")
+                    raise chief.as_broken()
+            if over or preempted:
                 return self._ends()
             self._run.pace.check(phase)
-            if self._run.control.stamps()[0]:
+            if first_applied:
                 self._run.state.num_broken = 0
             if (leaves := self._policy_driver.change_of(phase)) is not None:
                 self._run.state.unit_secs = self._run.pace.unit_secs(phase)
@@ -58,9 +60,11 @@ class RunStage:
         """Return how the phase is left that is over, or that a signal ends."""
         state, phase = self._run.state, self._run.state.current_phase
         state.unit_secs = self._run.pace.unit_secs(phase)
-        last = self._run.control.preempted or phase.end_units >= self._run.config.workload
-        if self._run.pace.is_short(phase) and not self._run.control.preempted:
+        with self._run.control.turn() as chief:
+            preempted = chief.preempted
+            is_short = phase.mode.is_short(phase.end_units, chief.phase_members.units_reached())
+        if is_short and not preempted:
             state.reason = "dropped"
             return state_machine.Regroup()
         state.reason = "planned"
-        return state_machine.Begin(last=last)
+        return state_machine.Begin(last=preempted or phase.end_units >= self._run.config.workload)

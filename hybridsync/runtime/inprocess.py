@@ -193,7 +193,8 @@ class InProcess:
         loop.run()
 
     def _role_failed(self, error: HybridSyncError) -> None:
-        self.chief.control.fail(error)
+        with self.chief.control.turn() as chief:
+            chief.waits.fail(error)
         self._break_off(str(error))
 
     def _break_off(self, reason: str) -> None:

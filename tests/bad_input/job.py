@@ -305,8 +305,9 @@ def running() -> Iterator[Job]:
     try:
         primary.enter(phase)
         store.enter(phase)
-        chief.control.announce(phase)
-        chief.control.open_leases()
+        with chief.control.turn() as state:
+            state.begin(phase)
+            state.open_leases()
         leased = chief.service.lease(LeaseRequest(0, 1, PHASE_ID, 0, 0)).ranges
         assert leased[0][0] == 0 and leased[0][1] >= 1
         head.attach(AGENT)

@@ -54,8 +54,9 @@ def make_chief(
 def begin(chief: Chief, spec: str = "asp", end: int = WORKLOAD, number: int = 1, **fields: Any) -> Phase:
     fields = {"members": tuple(range(chief.state.members.num_workers)), **fields}
     phase = phase_of(number, spec, end=end, **fields)
-    chief.control.announce(phase)
-    chief.control.open_leases()
+    with chief.control.turn() as state:
+        state.begin(phase)
+        state.open_leases()
     return phase
 
 

@@ -30,8 +30,9 @@ def taken_up(**fields: Any) -> tuple[Chief, Phase]:
     phase = replace(phase_of(4, members=(0,), servers=(SERVER,)), **fields)
     chief.service.register(hello(0, role="server", role_state=RoleState(phase, True)))
     chief.service.register(hello(0, role_state=RoleState(phase, True)))
-    chief.control.adopt(phase)
-    chief.control.open_leases()
+    with chief.control.turn() as state:
+        state.adopt(phase)
+        state.open_leases()
     return chief, phase
 
 
@@ -42,7 +43,7 @@ def account_is_wrong() -> None:
 
 def units_that_nobody_can_compute_are_outstanding() -> None:
     chief, _ = taken_up(applied=((2**40, 2**40 + 1),))
-    assert chief.control.counts().outstanding > most_issued(WORKLOAD)
+    assert chief.state.ledger.counts().outstanding > most_issued(WORKLOAD)
 
 
 def more_units_are_handed_out_than_the_run_has() -> None:

@@ -144,8 +144,9 @@ class Revoker:
             if self._seen[phase_id] < self._at:
                 return
             self.broken.append(phase_id)
-        control.break_phase("test")
-        assert control.wait_until(lambda: control.gathering, SECS), "nobody is called back"
+        with control.turn() as state:
+            state.break_phase("test")
+        assert control.wait_until(lambda state: state.phase_members.gathering, SECS), "nobody is called back"
 
 
 def fit(plan: str, revoker: Revoker, workdir: pathlib.Path, patch: pytest.MonkeyPatch) -> FitResult:

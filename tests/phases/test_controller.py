@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -26,7 +24,7 @@ from hybridsync.phases.state_machine import (
     Gathered,
     Reserved,
 )
-from tests.phases.contexts import context_of
+from tests.phases.contexts import ChiefDouble, context_of
 from tests.roles import Start as StartingState
 
 WORKLOAD = 64
@@ -40,7 +38,7 @@ class FakeMembers:
         return None
 
 
-class FakeControl:
+class FakeControl(ChiefDouble):
     """A chief that hears how the run ends."""
 
     num_applied = WORKLOAD
@@ -51,10 +49,6 @@ class FakeControl:
         self.members = FakeMembers()
         self.failed: HybridSyncError | None = None
         self.preempted, self.broken = False, ""
-
-    @contextmanager
-    def turn(self) -> Iterator[Any]:
-        yield self
 
     def preempt(self) -> None:
         self.preempted = True

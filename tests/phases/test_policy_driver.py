@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +16,7 @@ from hybridsync.phases.state_machine import Begin, Regroup
 from hybridsync.policies.actions import PLANNED, Action, Choice, ExcludeWorkers, TemporaryProtocol, View, WeightedShares
 from hybridsync.policies.straggler_detector import Judged
 from hybridsync.training.run import Run
+from tests.phases.contexts import ChiefDouble
 from tests.roles import phase_of
 from tests.tasks import plain_sgd, tally_task
 from tests.telemetry.clocks import ManualClock
@@ -33,12 +31,16 @@ class FakeMembers:
 
     live: tuple[int, ...] = (0, 1, 2, 3)
 
-    def live_workers(self) -> tuple[int, ...]:
+    @property
+    def workers(self) -> Any:
+        return self
+
+    def ids(self) -> tuple[int, ...]:
         return self.live
 
 
 @dataclass
-class FakeControl:
+class FakeControl(ChiefDouble):
     """What the chief would know."""
 
     members: FakeMembers = field(default_factory=FakeMembers)
@@ -47,16 +49,8 @@ class FakeControl:
     flagged: tuple[int, ...] = ()
     orders: Orders = field(default_factory=Orders)
 
-    @contextmanager
-    def turn(self) -> Iterator[Any]:
-        workers = SimpleNamespace(ids=self.members.live_workers)
-        yield SimpleNamespace(members=SimpleNamespace(workers=workers))
-
-    def stamps(self) -> tuple[float, float]:
+    def first_and_last(self) -> tuple[float, float]:
         return self.first, self.first
-
-    def stragglers(self) -> tuple[int, ...]:
-        return self.flagged
 
     def judged(self) -> Judged:
         rates = {worker: 5.0 if worker in self.flagged else 20.0 for worker in range(4)}
@@ -184,11 +178,11 @@ def test_a_run_that_ends_while_its_policy_is_asked_is_asked_about_as_it_was(monk
     """Workers report beside the controller's thread, so that the last unit may come between two looks at the chief."""
     harness = Harness("bsp")
 
-    def live_workers() -> tuple[int, ...]:
+    def ids() -> tuple[int, ...]:
         harness.control.num_applied = WORKLOAD
         return harness.control.members.live
 
-    monkeypatch.setattr(harness.control.members, "live_workers", live_workers)
+    monkeypatch.setattr(harness.control.members, "ids", ids)
     assert harness.look(396) is None and harness.policy.views[-1].units_left == 4
 
 

@@ -54,7 +54,7 @@ SERVE = "transport/grpc/interceptors.py:WatchedCalls.intercept_service.<locals>.
 ISSUE = "chief/ledger.py:Ledger.lease"
 RECORD = "chief/ledger.py:Ledger.record_applied"
 DECIDE = "phases/run_stage.py:RunStage._ends"
-OPEN_LEASES = "chief/run_control.py:RunControl.open_leases"
+OPEN_LEASES = "chief/run_state.py:RunState.open_leases"
 
 ASIDE = (
     "phases/housekeeping.py:Housekeeping.tick",

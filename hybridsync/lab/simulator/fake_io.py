@@ -312,7 +312,7 @@ class Hosts:
         """Follow a process that has ended by itself with another one, unless the run is over."""
         if self.newest[process.role, process.id] is not process:
             return
-        if self._simulated.chief.control.over:
+        if self._simulated.chief.state.over:
             self._gone.append(process)
         else:
             self._end(process, "exit 70", None)

@@ -31,7 +31,7 @@ class ChiefFront:
     """
 
     def __init__(self, chief: Chief, loop: Loop, network: Network, watch: Watch) -> None:
-        self._service, self._control = chief.service, chief.control
+        self._service, self._state = chief.service, chief.state  # which one thread alone reads and changes
         self._loop, self._network, self._watch = loop, network, watch
         self.closed = False
         self._calls: dict[tuple[int, str], tuple[Process, int, Answer, Callable[[Any], object]]] = {}
@@ -62,14 +62,14 @@ class ChiefFront:
             return
         self._watch.reported(report)
         self._network.message(process.port, process.on_report_received, number)
-        if self._control.over or self._service.has_news(report):
+        if self._state.over or self._service.has_news(report):
             self._reply(process, report, received)
         else:
             self._reports[process.pid] = process, report, received
 
     def wake(self) -> None:
         """Look at the waiting calls as soon as the current change is done; called at every change."""
-        if not self._is_woken and (self._calls or self._control.over or self._control.broken):
+        if not self._is_woken and (self._calls or self._state.over or self._state.phase_members.broken):
             self._is_woken = True
             self._loop.after(0.0, self._sweep)
 
@@ -86,9 +86,9 @@ class ChiefFront:
                 self._calls.setdefault((pid, kind), (process, number, answer, then))
             else:
                 self._network.message(process.port, process.calls.on_reply, kind, number, then, reply)
-        if self._control.over or self._control.broken:
+        if self._state.over or self._state.phase_members.broken:
             for pid, (process, report, received) in [*self._reports.items()]:
-                if self._control.over or self._service.has_news(report):
+                if self._state.over or self._service.has_news(report):
                     del self._reports[pid]
                     self._reply(process, report, received)
 

@@ -385,7 +385,7 @@ class SimulatedCluster:
         for switch in scenario.switches:
             loop.at(switch.at_secs, self._switch, switch.spec)
         if scenario.preempt_secs < math.inf:
-            stop, preempt = self.chief.control.stop, self.chief.service.preempt
+            stop, preempt = self.chief.state.stop, self.chief.service.preempt
             loop.at(scenario.preempt_secs, lambda: stop("by a callback") if scenario.for_good else preempt())
         for pause in scenario.pauses:
             loop.at(pause.at_secs, self._pause, pause.worker, pause.secs, pause.replaced)
@@ -410,6 +410,6 @@ class SimulatedCluster:
     # --- what the controller needs ---
 
     def _servers(self) -> Mapping[str, Any]:
-        with self.chief.control.turn() as state:
-            addresses = [state.members.address_of("server", index) for index in range(self.run_.config.servers)]
+        with self.chief.control.turn() as chief:
+            addresses = [chief.members.address_of("server", index) for index in range(self.run_.config.servers)]
         return {address: self.at(address) for address in addresses}

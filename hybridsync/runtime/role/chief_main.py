@@ -178,16 +178,16 @@ def _manage(
         recorder.events.write("role_started", role="chief", pid=os.getpid(), address=bound, **here)
 
         def is_live(address: str) -> bool:
-            with control.turn() as state:
-                return state.members.is_live(address)
+            with control.turn() as chief:
+                return chief.members.is_live(address)
 
         other_holder_at = Directory(partial(transport.holder, state_bytes=layout.nbytes), is_live)
         server_at = Directory(partial(transport.server, state_bytes=layout.nbytes), is_live)
         served: set[str] = set()
 
         def servers() -> Mapping[str, ServerPort]:
-            with control.turn() as state:
-                addresses = [state.members.address_of("server", index) for index in range(run.config.servers)]
+            with control.turn() as chief:
+                addresses = [chief.members.address_of("server", index) for index in range(run.config.servers)]
             served.update(addresses)
             return {server: server_at(server) for server in addresses}
 

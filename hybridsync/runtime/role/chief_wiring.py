@@ -183,10 +183,10 @@ class ChiefRole:
         self, evaluator_at: Callable[[str], EvaluatorPort], request: EvaluationRequest
     ) -> Evaluation:
         """Have the last worker measure a state: the first one is a replica's holder more often."""
-        with self.chief.control.turn() as state:
-            if not (workers := state.members.workers.ids()):
+        with self.chief.control.turn() as chief:
+            if not (workers := chief.members.workers.ids()):
                 raise RoleLost("no worker is there to measure a state")
-            address = state.members.address_of("worker", workers[-1])
+            address = chief.members.address_of("worker", workers[-1])
         return evaluator_at(address).evaluate(request)
 
     def _forget(self, sequence: int) -> None:

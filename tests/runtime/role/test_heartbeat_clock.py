@@ -53,7 +53,7 @@ def test_a_host_whose_clock_is_ahead_is_known_from_its_second_heartbeat_on() -> 
     assert enough.wait(10), f"{len(reports)} of {SPANS} reports came"
     heartbeat.stop()
     took = SYSTEM_CLOCK.monotonic() - began  # more than any call: it is known no better than half of one
-    first, *others = chief.control.take_reports().spans
+    first, *others = chief.state.take_reports().spans
     assert first[3] == 0.0, "nothing is known before an answer"
     assert len(others) >= SPANS - 1
     for _, _, (span,), offset in others:
