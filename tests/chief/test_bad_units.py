@@ -21,14 +21,13 @@ from hybridsync.chief.bad_units import (
     PoisonUnits,
     Unfit,
 )
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_REFUSED, Diverged, RoleLost
 from hybridsync.interfaces.messages import NON_FINITE, LeaseRequest, RoleEvent
 from hybridsync.interfaces.reports import Report
-from tests.chief.chiefs import WORKLOAD, WatchedChief, begin, enter, lease, served, units_of
+from tests.chief.chiefs import WORKLOAD, Chief, WatchedChief, begin, enter, lease, served, units_of
 from tests.roles import hello, phase_of
 from tests.tasks import plain_sgd, tally_task
 from tests.trainers import NEVER, events_of, is_exact

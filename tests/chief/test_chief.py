@@ -9,14 +9,13 @@ from dataclasses import replace
 import pytest
 
 from hybridsync.chief import service
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import StalePhase
 from hybridsync.interfaces.messages import LeaseRequest, RoleEvent, RoleState, Snapshot, StateVersion
 from hybridsync.interfaces.reports import Exchange, Report, Span
-from tests.chief.chiefs import WORKLOAD, begin, collect, enter, lease, make_chief, served, units_of
+from tests.chief.chiefs import WORKLOAD, Chief, begin, collect, enter, lease, make_chief, served, units_of
 from tests.roles import hello, phase_of
 from tests.telemetry.clocks import ManualClock
 

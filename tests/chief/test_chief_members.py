@@ -7,14 +7,13 @@ import math
 
 import pytest
 
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import NotRegistered, SchemaMismatch, StaleIncarnation
 from hybridsync.interfaces.messages import STARTED_FIRST, RoleEvent
 from hybridsync.interfaces.reports import Report
-from tests.chief.chiefs import WORKLOAD, begin, collect, enter, lease, make_chief, served, units_of
+from tests.chief.chiefs import WORKLOAD, Chief, begin, collect, enter, lease, make_chief, served, units_of
 from tests.roles import hello, phase_of
 from tests.telemetry.clocks import ManualClock
 

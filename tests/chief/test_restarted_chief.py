@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from hybridsync.chief import service
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
@@ -20,6 +19,7 @@ from tests.chief.chiefs import (
     LONG_SECS,
     SERVER,
     WORKLOAD,
+    Chief,
     begin,
     enter,
     lease,

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from hybridsync.chief import service
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.membership import Doing
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.clock import SYSTEM_CLOCK
@@ -19,6 +18,7 @@ from tests.chief.chiefs import (
     LONG_SECS,
     SERVER,
     WORKLOAD,
+    Chief,
     begin,
     collect,
     enter,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
@@ -16,7 +15,7 @@ from hybridsync.interfaces.messages import PhaseReply, PhaseRequest
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
 from hybridsync.policies.straggler_detector import WINDOW, Decision, Detector
-from tests.chief.chiefs import WORKLOAD, begin
+from tests.chief.chiefs import WORKLOAD, Chief, begin
 from tests.roles import hello, phase_of
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
@@ -18,7 +17,7 @@ from hybridsync.core.plan import MOST_UPDATES, most_issued
 from hybridsync.interfaces.messages import RoleState
 from hybridsync.interfaces.phase import Phase
 from hybridsync.transport.grpc.codec import encode
-from tests.chief.chiefs import SERVER, lease, units_of
+from tests.chief.chiefs import SERVER, Chief, lease, units_of
 from tests.roles import WORKLOAD, Start, gradient_of, hello, phase_of, push_of
 
 

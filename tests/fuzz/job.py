@@ -20,7 +20,6 @@ from google.protobuf.message import Message
 import hybridsync.transport.grpc
 from hybridsync import __version__, protocols
 from hybridsync.chief import service
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import Waits
@@ -78,6 +77,7 @@ from hybridsync.transport.shared_memory.slabs import SlabMemory
 from hybridsync.transport.tcp import lanes
 from hybridsync.transport.tcp import session as tcp_session
 from hybridsync.worker.replica import Replica
+from tests.chief.chiefs import Chief
 from tests.fuzz.link_calls import ANY_CALL, FRAME_BYTES, LINK, TCP, Link, TcpCall, closed
 from tests.roles import tally_programs, tally_state
 from tests.telemetry.clocks import ManualClock

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.collectives.backend import NO_GROUP
@@ -31,6 +30,7 @@ from hybridsync.phases.process_groups import APART, NONE, ProcessGroups
 from hybridsync.phases.run_context import ControllerState
 from hybridsync.phases.schedule import Segment
 from hybridsync.telemetry.switch_costs import StageTimer
+from tests.chief.chiefs import Chief
 from tests.phases.contexts import context_of
 from tests.roles import CHIEF, WORKLOAD, hello, phase_of
 from tests.roles import Start as StartingState

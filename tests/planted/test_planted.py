@@ -136,8 +136,8 @@ def give_up_where_it_stands(trainer: Any, died: threading.Event, over: threading
     units, grown = 0, SYSTEM_CLOCK.monotonic()
     while not over.wait(0.1):
         chief, now = trainer._chief, SYSTEM_CLOCK.monotonic()
-        if chief is None or not died.is_set() or chief.state.ledger.num_applied > units:
-            units, grown = chief.state.ledger.num_applied if chief else 0, now
+        if chief is None or not died.is_set() or chief.run_state.ledger.num_applied > units:
+            units, grown = chief.run_state.ledger.num_applied if chief else 0, now
         elif units < WORKLOAD and now - grown > STUCK_SECS:
             with chief.control.turn() as state:
                 state.waits.fail(HybridSyncError("units were lost with worker 2: nobody was given them"))

@@ -156,8 +156,8 @@ def _manage(
         leave=lambda: report({"over": True}),
         allocate=transport.allocate,
     )
-    committed, control = role.committed, role.chief.control
-    services = Services(holder=committed, state_bytes=layout.nbytes, chief=role.chief.service)
+    committed, control = role.committed, role.control
+    services = Services(holder=committed, state_bytes=layout.nbytes, chief=role.service)
     serving = transport.serve(services, spec.role.listen, calls=4 * run.config.workers + 8, watchdog=watchdog)
     bound = serving.address
     report({"address": bound})
@@ -235,7 +235,7 @@ def _serve_metrics(place: tuple[str, int], role: ChiefRole, restarted: bool) -> 
     if not port:
         return lambda: None
     try:
-        return serve_metrics(host, port, role.chief.service.status)
+        return serve_metrics(host, port, role.service.status)
     except AddressError as error:
         if not restarted:
             raise

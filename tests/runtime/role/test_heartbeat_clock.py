@@ -7,13 +7,13 @@ import threading
 from dataclasses import dataclass
 from typing import cast
 
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK, SystemClock
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.reports import Report, ReportReply, Span
 from hybridsync.runtime.role.heartbeat import Heartbeat, ReconnectingChiefClient
+from tests.chief.chiefs import Chief
 from tests.roles import hello
 
 AHEAD = 5000.0

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from typing import cast
 
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.chief.service import ChiefService
@@ -16,6 +15,7 @@ from hybridsync.interfaces.ports import SupervisorPort
 from hybridsync.runtime.supervisor.event_outbox import Outbox
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.codec import decode, encode, parse
+from tests.chief.chiefs import Chief
 
 
 class Wired(ChiefService):
