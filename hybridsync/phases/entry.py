@@ -156,7 +156,7 @@ SAY_SECS = 5.0
 SPARE_SECS = 60.0
 """A call on a server ends by itself; this much later it is given up without an answer."""
 
-Begin = Callable[[Callable[[], StateVersion]], "Future[StateVersion]"]
+StartCall = Callable[[Callable[[], StateVersion]], "Future[StateVersion]"]
 """Begins a call, and returns its end."""
 
 
@@ -200,7 +200,7 @@ class ServerEntry:
         clock: Clock,
         tick: Callable[[], None],
         say: Callable[[str], None],
-        begin: Begin = side_by_side,
+        begin: StartCall = side_by_side,
     ) -> None:
         self._control, self._clock, self._tick, self._say, self._begin = control, clock, tick, say, begin
 

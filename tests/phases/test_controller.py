@@ -13,12 +13,12 @@ from hybridsync.core.errors import EXIT_FAILED, CheckpointError, HybridSyncError
 from hybridsync.phases.controller import Controller
 from hybridsync.phases.run_context import ControllerState, Start
 from hybridsync.phases.state_machine import (
-    Begin,
     Captured,
     Command,
     CommitFailed,
     Committed,
     Drained,
+    EndPhase,
     Entered,
     Event,
     Gathered,
@@ -167,7 +167,7 @@ class Roles:
     def await_all(self) -> None: ...
 
 
-LAST = (Begin(last=True), Drained(last=True), Captured(last=True), None, Committed(), None)
+LAST = (EndPhase(last=True), Drained(last=True), Captured(last=True), None, Committed(), None)
 """How the last phase of a run ends: watched, drained, captured, submitted, committed, finished."""
 
 
@@ -183,7 +183,7 @@ def test_a_run_of_one_phase_carries_out_every_command_in_the_machines_order():
 
 def test_what_was_to_follow_in_a_phase_that_breaks_is_left_out():
     broken = PhaseBroken("worker 3 was lost")
-    switch = (Begin(), Drained(), Captured(), broken)  # submitting breaks: RESERVE stood behind it
+    switch = (EndPhase(), Drained(), Captured(), broken)  # submitting breaks: RESERVE stood behind it
     harness = Harness(Reserved(1), Entered(), None, *switch, Gathered(), Reserved(2), Entered(), None)
     with pytest.raises(LaidOut):
         harness.controller.run()

@@ -12,7 +12,7 @@ from hybridsync.config import PolicyConfig, RunConfig
 from hybridsync.interfaces.phase import Phase
 from hybridsync.phases.policy_driver import PolicyDriver
 from hybridsync.phases.schedule import Segment
-from hybridsync.phases.state_machine import Begin, Regroup
+from hybridsync.phases.state_machine import EndPhase, Regroup
 from hybridsync.policies.actions import PLANNED, Action, Choice, ExcludeWorkers, TemporaryProtocol, View, WeightedShares
 from hybridsync.policies.straggler_detector import Judged
 from hybridsync.training.run import Run
@@ -131,10 +131,10 @@ def test_other_members_regroup_and_another_protocol_is_a_switch():
     assert harness.look(40) == (Regroup(), "policy")
     assert harness.enter(44).members == (0, 1, 3) and harness.policy_driver.left_out(harness.phase) == (2,)
     harness.policy.wants = TemporaryProtocol("asp")
-    assert harness.look(60) == (Begin(), "policy")
+    assert harness.look(60) == (EndPhase(), "policy")
     assert harness.enter(63).spec == "asp" and harness.phase.end_units == WORKLOAD
     harness.policy.wants = PLANNED
-    assert harness.look(100) == (Begin(), "policy")
+    assert harness.look(100) == (EndPhase(), "policy")
     phase = harness.enter(103)
     assert (phase.spec, phase.members, phase.end_units) == ("bsp", (0, 1, 2, 3), 240)
 
@@ -161,7 +161,7 @@ def test_nothing_is_asked_in_a_stage_that_is_not_lock_step_or_is_over():
 def test_a_decision_that_comes_after_the_end_of_its_stage_changes_nothing():
     harness = Harness()
     harness.policy.wants = TemporaryProtocol("asp")
-    assert harness.look(196) == (Begin(), "policy")
+    assert harness.look(196) == (EndPhase(), "policy")
     harness.enter(200)
     assert harness.policy_driver.schedule.detours == () and harness.policy_driver.next_segment(200) == Segment(
         "asp", WORKLOAD, 1
@@ -268,7 +268,7 @@ def test_a_restarted_chief_takes_a_detour_up_of_which_the_last_commit_did_not_te
     phase = replace(phase_of(4, "asp", end=WORKLOAD, servers=SERVERS), applied=((0, 100),))
     harness.policy_driver.adopt(phase)
     harness.phase, harness.policy.wants = phase, PLANNED
-    assert harness.look(150) == (Begin(), "policy")
+    assert harness.look(150) == (EndPhase(), "policy")
     assert harness.enter(150).end_units == 250
 
 

@@ -53,7 +53,7 @@ SEND_REPORT = "runtime/role/heartbeat.py:Heartbeat._report"
 SERVE = "transport/grpc/interceptors.py:WatchedCalls.intercept_service.<locals>.watched"
 ISSUE = "chief/ledger.py:Ledger.lease"
 RECORD = "chief/ledger.py:Ledger.record_applied"
-DECIDE = "phases/run_stage.py:RunStage._ends"
+DECIDE = "phases/controller.py:RunStage._ends"
 OPEN_LEASES = "chief/run_state.py:RunState.open_leases"
 
 ASIDE = (
