@@ -154,7 +154,7 @@ def cost_of(spec: str) -> Cost:
     seen, protocol = _Seen(), protocols.parse(spec)
     workload = max(2_000, 50 * protocol.units_per_update(NUM_WORKERS))
     simulated, seconds = _simulated(spec, workload, seen, keeps_spans=False)
-    dropped = simulated.chief.control.counts().dropped
+    dropped = simulated.chief.state.ledger.counts().dropped
     return Cost(
         workload / seconds,
         None if protocol.mode is GROUP else max(seen.staleness.values(), default=0),

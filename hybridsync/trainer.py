@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from absl import logging
 
-from hybridsync.chief.chief import Chief
 from hybridsync.config import RunConfig, load_config, to_json
 from hybridsync.config.keywords import check_known
 from hybridsync.config.recipes import located
@@ -38,6 +37,7 @@ from hybridsync.interfaces.commands import SwitchReply, SwitchRequest
 from hybridsync.phases.reporter import Hook
 from hybridsync.runtime.end_signals import handled_by_default
 from hybridsync.runtime.inprocess import InProcess
+from hybridsync.runtime.role.chief_wiring import ChiefRole
 from hybridsync.runtime.role.compilations import Compilations
 from hybridsync.storage.jsonl import plain
 from hybridsync.telemetry.metrics import Metrics
@@ -214,7 +214,7 @@ class Trainer:
         self._allowed: Allowed = {"convert_units": convert_units, "accept_changes": accept_changes}
         self._progress = progress
         self._hooks: list[tuple[Hook, int]] = []
-        self._chief: Chief | None = None
+        self._chief: ChiefRole | None = None
         self._preempted = False
         self._show_line = self._say  # where the `fit` in progress shows lines
         self._fitting = threading.Lock()  # held by the `fit` in progress
@@ -340,7 +340,7 @@ class Trainer:
             record = run.workdir or _record(run, lines, summary)
             return FitResult(runtime.state, summary, run.task, record, run.config.seed)
 
-    def _opened(self, chief: Chief | None, show_line: Callable[[str], None]) -> None:
+    def _opened(self, chief: ChiefRole | None, show_line: Callable[[str], None]) -> None:
         self._chief, self._show_line = chief, show_line
 
     @contextlib.contextmanager
@@ -352,7 +352,7 @@ class Trainer:
         interrupts = count(1)
         ends_by: list[int] = []
 
-        def stop(chief: Chief | None, text: str) -> None:
+        def stop(chief: ChiefRole | None, text: str) -> None:
             if chief is not None:
                 chief.service.preempt()
             self._show_line(text)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hybridsync import CheckpointConfig, TelemetryConfig, Trainer
-from hybridsync.chief.run_control import RunControl
+from hybridsync.chief.run_state import RunState
 from hybridsync.emulation.device import Emulation
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.trainer import FitResult
@@ -51,7 +51,7 @@ def units_held(first: int, then: Callable[[], int] | None = None) -> Iterator[Ca
       then: the first unit that is held once the chief has closed the leases of a phase, and gives none out any more.
     """
     held, changed = [first], threading.Condition()
-    finish, close = Emulation.finish, RunControl.close_leases
+    finish, close = Emulation.finish, RunState.close_leases
 
     def let_go(first: int) -> None:
         with changed:
@@ -63,14 +63,14 @@ def units_held(first: int, then: Callable[[], int] | None = None) -> Iterator[Ca
         with changed:
             changed.wait_for(lambda: unit < held[0], HELD_SECS)
 
-    def close_and_let_go(self: RunControl) -> None:
+    def close_and_let_go(self: RunState) -> None:
         close(self)
         if then is not None:
             let_go(then())
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Emulation, "finish", finish_when_let_go)
-        patch.setattr(RunControl, "close_leases", close_and_let_go)
+        patch.setattr(RunState, "close_leases", close_and_let_go)
         yield let_go
 
 

@@ -195,6 +195,11 @@ class Ledger:
         self._waiting.update(ranges)
         return num_units(ranges)
 
+    def release_all(self) -> None:
+        """Take every lease back."""
+        for holder in self.holders():
+            self.release(holder)
+
     def restore(self, applied: Iterable[Range], dropped: Iterable[Range]) -> int:
         """Take over what the holder of the newest state says: nothing else was applied, and nobody has a lease.
 

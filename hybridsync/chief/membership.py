@@ -367,6 +367,10 @@ class PhaseMembership:
         """Return whether any worker said that it had been at what it does for more than `secs`."""
         return any(each.secs > secs for each in self.doing.values())
 
+    def units_reached(self) -> int:
+        """Return the units that workers hold who have come back; -1 where none has."""
+        return max((held.units for held in self.back.values() if held is not None), default=-1)
+
     def behind(self, live: tuple[int, ...]) -> list[int]:
         """Return the live workers that have reported the fewest completed units."""
         at = {worker: self.positions.get(worker, 0) for worker in live}

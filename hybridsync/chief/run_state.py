@@ -1,6 +1,6 @@
 """The state of a run at its chief, behind one lock, and the changes that a call or the controller may cause.
 
-Roles reach it through `service.ChiefService`, the controller through `run_control.RunControl`.
+Roles reach it through `service.ChiefService`, the controller in turns (`run_control.RunControl`).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from hybridsync.chief.clock_sync import ClockOffsets
 from hybridsync.chief.group_rounds import GroupRounds
 from hybridsync.chief.leases import Leases
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.membership import LEASE_SECS, Member, PhaseMembership, RunMembership
+from hybridsync.chief.membership import LEASE_SECS, Doing, Member, PhaseMembership, RunMembership
 from hybridsync.chief.orders import Orders
 from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.core.clock import Clock, Waits
-from hybridsync.core.errors import PhaseBroken
+from hybridsync.core.errors import HybridSyncError, PhaseBroken
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import Range, UnitSet
 from hybridsync.interfaces.messages import NON_FINITE, Process, RoleEvent, RoleState, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
-from hybridsync.policies.straggler_detector import Detector, NullDetector
+from hybridsync.policies.straggler_detector import Detector, Judged, NullDetector
 from hybridsync.telemetry.run_figures import RunFigures
 
 
@@ -65,8 +65,8 @@ class RunState:
     """Holds everything that the chief knows of its run.
 
     The condition guards every attribute, and everything that an attribute holds. It is notified whenever something
-    changes that a caller may wait for. This class never takes it: `ChiefService` and `RunControl` take it in each of
-    their public methods, and every method here is called under it.
+    changes that a caller may wait for. This class never takes it: `ChiefService` takes it in each of its public
+    methods, the controller for its turns (`RunControl.turn`). Every method here is called under it, and none waits.
 
     Args:
       ledger: the run's accounting.
@@ -138,11 +138,44 @@ class RunState:
         self.preempted = self.is_leaving = True
         self.condition.notify_all()
 
+    def stop(self, reason: str) -> None:
+        """Ask the run to save its state and end for good: as `preempt`, but the same command does not train on."""
+        if self.over or self.stop_reason is not None:
+            return
+        self.stop_reason = reason
+        self.reports.stops.append(reason)
+        self.preempted = True
+        self.condition.notify_all()
+
+    def take_reports(self) -> ReportBuffer:
+        """Return and forget what was reported since the last call."""
+        self.credit_hosts()
+        taken, self.reports = self.reports, ReportBuffer()
+        return taken
+
+    def take_fenced(self) -> list[tuple[int, int]]:
+        """Return and forget the (worker, incarnation) that servers have to refuse from now on."""
+        fenced, self.fenced = self.fenced, []
+        return fenced
+
+    def judged(self) -> Judged:
+        """Return how the workers are held, by what they have reported of themselves."""
+        return Judged(self.detector.flagged, self.detector.units_per_sec, self.detector.threshold)
+
     # --- the active phase ---
 
-    def adopt(self, phase: Phase | None, broken: str) -> None:
-        """Go on with a phase that an earlier chief announced (see `RunControl.adopt`)."""
+    def adopt(self, phase: Phase | None, broken: str = "") -> None:
+        """Go on with a phase that an earlier chief announced, None where there is none; roles wait no longer.
+
+        If it continues, the ledger equals that of its starting state; what came after that, roles report from now on,
+        and the holder of its state reports the rest (see `record_snapshot`).
+
+        Args:
+          phase: the newest that a role is in.
+          broken: reason why it cannot go on; "" if it can.
+        """
         self.restarted = False
+        self.condition.notify_all()
         if phase is None:
             return
         self.credit_hosts()
@@ -164,12 +197,17 @@ class RunState:
         if broken:
             self.break_phase(broken)
 
-    def begin(self, phase: Phase, left_out: frozenset[int]) -> None:
-        """Make `phase` the active one; it breaks at once if it has lost somebody that it needs."""
+    def begin(self, phase: Phase, left_out: Iterable[int] = ()) -> None:
+        """Make `phase` the active one, which workers enter; it breaks at once if it has lost somebody that it needs.
+
+        Args:
+          phase: the phase that begins; its leases stay closed until `open_leases`.
+          left_out: live workers that a policy leaves out of it; they measure themselves meanwhile.
+        """
         gone = [worker for worker in phase.members if self.members.workers.get(worker) is None]
         self.credit_hosts()
         self.leases.begin(phase)
-        self.phase_members = PhaseMembership(announced=True, left_out=left_out)
+        self.phase_members = PhaseMembership(announced=True, left_out=frozenset(left_out))
         self.grouping = GroupRounds.of(phase)
         self.detector.begin(worker for worker in phase.members if worker not in gone)
         # Last: what breaks here is the active phase, and a new `PhaseMembership` would forget it.
@@ -179,6 +217,28 @@ class RunState:
             self.break_phase("a server was lost while it began")
         if phase.protocol.awaits_workers:  # for workers that are not here, too
             self.fenced.extend((worker, 0) for worker in self.members.missing_workers())
+        self.condition.notify_all()
+
+    def open_leases(self) -> None:
+        """Let units of the announced phase go out."""
+        self.leases.open()
+        self.condition.notify_all()
+
+    def close_leases(self) -> None:
+        """Hand out no further unit in this phase; streams end where they are."""
+        self.leases.close()
+        self.phase_members.announced = False
+        self.condition.notify_all()
+
+    def call_together(self) -> None:
+        """Call everybody in a group phase to a full synchronisation."""
+        assert self.grouping is not None, "groups meet in a group phase"
+        self.grouping.synchronise(self.clock.monotonic())
+        self.condition.notify_all()
+
+    def is_together(self, worker: int) -> bool:
+        """Return whether the full synchronisation that was called for has been, and `worker` has gone on from it."""
+        return self.grouping is None or self.grouping.is_synchronised(worker)
 
     def break_phase(self, reason: str) -> None:
         """Make the active phase one that cannot go on: every role in it is revoked. The first reason stays."""
@@ -190,6 +250,15 @@ class RunState:
         self.leases.close()
         self.condition.notify_all()
         self.on_break()
+
+    def gather(self) -> str:
+        """Call everybody back from the broken phase; returns why it broke.
+
+        Waits no longer raise `PhaseBroken` until the next phase begins.
+        """
+        self.phase_members.gathering = True
+        self.close_leases()
+        return self.phase_members.broken
 
     def as_broken(self) -> PhaseBroken:
         """Return the error that waits end with while the phase is broken."""
@@ -219,6 +288,29 @@ class RunState:
         """Return whether a policy has lock-step go on without a live worker; its own measurements count, too."""
         return worker in self.phase_members.left_out and self.members.workers.get(worker) is not None
 
+    def is_over(self, phase: Phase) -> bool:
+        """Return whether the active phase has come to its end: in lock-step, whether everybody has come back."""
+        back = self.phase_members.back
+        return phase.mode.is_over(phase.end_units, self.ledger.num_applied, len(phase.members), len(back))
+
+    def is_drained(self) -> bool:
+        """Return whether everybody has come back from the active phase, or it has broken."""
+        return bool(self.phase_members.broken) or not self.missing_drained()
+
+    def missing_drained(self) -> list[int]:
+        """Return live members of the phase that have not come back; one that has not entered it is missing too."""
+        phase, live = self.leases.phase, self.members.workers.ids()
+        return self.phase_members.outstanding(phase.members if phase else (), live)
+
+    def missing_back(self) -> list[int]:
+        """Return live workers that have entered the phase and not come back."""
+        return self.phase_members.missing(self.members.workers.ids())
+
+    def doing(self, secs: float = -1.0) -> dict[int, Doing]:
+        """Return the current work of each live member inside the phase; {} if nobody has been at it for over `secs`."""
+        inside = self.phase_members
+        return inside.doing_of(self.missing_drained()) if inside.is_anybody_at_it_for(secs) else {}
+
     def stamps_of(self, role: str, role_id: int, told: Report | Snapshot) -> tuple[float, float]:
         """Return the first and the last update that a role tells of, by the chief's clock; 0 before them."""
         first, last = told.first_applied, told.last_applied
@@ -245,8 +337,16 @@ class RunState:
         for worker, count in self.leases.take_credits().items():
             self.reports.applied_by[self.members.host_of(worker), worker] += count
 
-    def record_snapshot(self, snapshot: Snapshot) -> None:
-        """Note what became of units, as the holder of the phase's state says it."""
+    def record_snapshot(self, snapshot: Snapshot, *, final: bool = True) -> None:
+        """Note what became of units, as the holder of the phase's state says it.
+
+        Args:
+          snapshot: snapshot of the phase's state.
+          final: nothing was applied after it; else more may have been reported meanwhile.
+
+        Raises:
+          HybridSyncError: the ledger counts units as applied that the state does not hold.
+        """
         self.ledger.record_applied(snapshot.applied)
         self.known = 0
         phase = self.leases.phase
@@ -255,13 +355,40 @@ class RunState:
         reason = f"{NON_FINITE}: the phase was over before more was told" if fruitless else ""
         dropped = [(unit, reason) for start, stop in snapshot.dropped for unit in range(start, stop)]
         self.record_dropped(() if fruitless else snapshot.applied, dropped)
+        self.condition.notify_all()
+        if final and (extra := self.ledger.applied().difference(UnitSet(snapshot.applied))):
+            raise HybridSyncError(
+                f"the ledger counts {self.ledger.num_applied} units as applied, the state of phase "
+                f"{snapshot.held.phase_id} holds {snapshot.held.units}: it lacks {extra.ranges()[:3]}; run the "
+                "same command again to resume from the last checkpoint"
+            )
 
     def restore(self, snapshot: Snapshot, *, rolled_back: bool) -> int:
-        """Make the ledger say what `snapshot` does (see `RunControl.restore`)."""
+        """Make the ledger say what `snapshot` does; returns how many units had been counted as applied and are not.
+
+        Args:
+          snapshot: the newest state that a role holds.
+          rolled_back: whether units were lost that had been applied for all, as the accounting shows.
+        """
         lost = max(self.ledger.restore(snapshot.applied, snapshot.dropped), self.known - snapshot.held.units)
         self.known = 0
         self.ledger.rolled_back += lost if rolled_back else 0
         return lost if rolled_back else 0
+
+    def reclaim(self) -> dict[str, int]:
+        """Offer every leased unit of an asynchronous phase to all workers, though its holder may still push it.
+
+        A unit is applied once; the first push wins. Returns how many units each holder had.
+        """
+        held = self.ledger.holders()
+        self.leases.trust_all()  # else no worker might be left for the units that wait for another one
+        self.ledger.release_all()
+        self.condition.notify_all()
+        return held
+
+    def worker_rates(self) -> dict[int, float]:
+        """Return units a second of each live worker; under lock-step everybody's share of the mesh."""
+        return self.leases.units_per_sec(self.members.workers.ids())
 
     def _judge(self, applied: Sequence[Range], dropped: Sequence[tuple[int, str]]) -> None:
         """Give up workers of which unit after unit is not finite."""

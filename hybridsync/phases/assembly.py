@@ -12,8 +12,8 @@ from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.work_deadlines import SLACK_SECS, UNWATCHED, Watching
 from hybridsync.interfaces.ports import PhaseIds, ServerPort, SnapshotSource
 from hybridsync.phases.checkpointing import Commits, CommitStage, SaveSchedule
-from hybridsync.phases.controller import Controller, Stages
-from hybridsync.phases.entry import Begin, EntryStage, ServerEntry, side_by_side
+from hybridsync.phases.controller import Controller, RunStage, Stages
+from hybridsync.phases.entry import EntryStage, ServerEntry, StartCall, side_by_side
 from hybridsync.phases.housekeeping import Housekeeping
 from hybridsync.phases.member_waits import START_DEADLINE_SECS, TICK_SECS, MemberWaits
 from hybridsync.phases.policy_driver import PolicyDriver
@@ -22,7 +22,6 @@ from hybridsync.phases.progress_watchdog import ProgressWatchdog
 from hybridsync.phases.recovery import GATHER_SECS, CaptureStage, GatherStage, Recovery, Rejoining
 from hybridsync.phases.reporter import Reporter
 from hybridsync.phases.run_context import CommittedSource, ControllerState, RunContext, Start
-from hybridsync.phases.run_stage import RunStage
 from hybridsync.policies.online import Policy, policy_of
 from hybridsync.telemetry.switch_costs import StageTimer
 from hybridsync.training.run import Run
@@ -62,7 +61,7 @@ class ControllerSpec:
     """Interval at which a phase is checked of which no news arrives."""
     policy: Policy | None = None
     """For stragglers in lock-step; None takes the configuration's."""
-    begin: Begin = side_by_side
+    begin: StartCall = side_by_side
     """Begins the call by which a server enters a phase."""
     watchdog: Watching = UNWATCHED
     """The watchdog of the process."""

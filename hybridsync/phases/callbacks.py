@@ -23,6 +23,7 @@ from hybridsync.core.clock import Clock
 from hybridsync.core.errors import printable
 from hybridsync.core.user_code import ends_forks, explain
 from hybridsync.interfaces.callbacks import Callback, CallbackRun
+from hybridsync.interfaces.messages import MOST_REASON_CHARS
 from hybridsync.training.run import Run
 
 T = TypeVar("T")
@@ -144,10 +145,20 @@ class Callbacks:
     ) -> None:
         self._reports, self._clock = reports, clock
         self._notes: deque[Callable[[], None]] = deque()
+
+        def stop(reason: str) -> None:
+            text = printable(str(reason))[:MOST_REASON_CHARS]  # any object of the user's; before the turn: it may wait
+            with control.turn() as chief:
+                chief.stop(text)
+
+        def preempt() -> None:
+            with control.turn() as chief:
+                chief.preempt()
+
         shown = CallbackRun(
             run.config,
             run.workdir,
-            stop=control.stop,
+            stop=stop,
             say=lambda text: self._notes.append(partial(show_line, printable(str(text))[:MOST_TEXT])),
             optimizer=run.optimizer.shown_values(),
         )
@@ -155,7 +166,7 @@ class Callbacks:
         def note(*failure: str) -> None:
             self._notes.append(partial(reports.failed, *failure))
 
-        self._threads = [_Thread(each, shown, _Noting(note, control.preempt, clock), clock) for each in run.callbacks]
+        self._threads = [_Thread(each, shown, _Noting(note, preempt, clock), clock) for each in run.callbacks]
         self._is_closed = False
 
     def __bool__(self) -> bool:

@@ -277,7 +277,9 @@ class SaveSchedule:
         self._evaluations: deque[tuple[int, float, Future]] = deque()  # units, the run's seconds at which they were
         self._next_save = self._save_secs = self._retry_secs = self._awaited_secs = self._age_secs = 0.0
         every = run.config.telemetry.evaluate_units
-        measured = reporter.measured_until(control.num_applied) if every else 0
+        with control.turn() as chief:
+            applied = chief.ledger.num_applied
+        measured = reporter.measured_until(applied) if every else 0
         self._next_evaluation = (measured // every + 1) * every if every else math.inf
         self._of_run = {"config": to_json(run.config), "source": run.describe_source()}
 
@@ -323,7 +325,8 @@ class SaveSchedule:
             "seconds": secs,
             "detours": [list(detour) for detour in self._detours(snapshot.held.units)],
         }
-        ledger = self._control.ledger.to_json(snapshot.applied, snapshot.dropped)
+        with self._control.turn() as chief:
+            ledger = chief.ledger.to_json(snapshot.applied, snapshot.dropped)
         self._commit, evaluation = self._committer.submit(
             snapshot, source, ledger, record, evaluate=evaluate, after=self.training
         )
@@ -364,9 +367,10 @@ class SaveSchedule:
           HybridSyncError: the error that `tick` raised.
         """
         self._awaited_secs = min(2 * self._awaited_secs or RETRY_SECS, MOST_AWAITED_SECS)
-        preempted, until = self._control.preempted, self._clock.monotonic() + self._awaited_secs
+        with self._control.turn() as chief:
+            preempted, until = chief.preempted, self._clock.monotonic() + self._awaited_secs
         while (left := until - self._clock.monotonic()) > 0:
-            if self._control.wait_until(lambda: self._control.preempted != preempted, min(left, TICK_SECS)):
+            if self._control.wait_until(lambda chief: chief.preempted != preempted, min(left, TICK_SECS)):
                 return
             tick()
 
@@ -389,14 +393,13 @@ class SaveSchedule:
         save = (self._committer.durable or retries) and self._clock.monotonic() >= self._next_save
         if (not save and not self.evaluation_is_due) or self._commit is not None:
             return False
-        under_way = bool(self._control.stamps()[0])
+        with self._control.turn() as chief:
+            first_applied, _ = chief.phase_members.first_and_last()
+            rate = math.fsum(chief.worker_rates().values())
+            left = (phase.end_units - chief.ledger.num_applied) / rate if rate else 0.0
         if save and retries:
-            return under_way or phase.mode.is_served  # elsewhere its members may not hold its state yet
-        if not under_way:
-            return False
-        rate = math.fsum(self._control.worker_rates().values())
-        left = (phase.end_units - self._control.num_applied) / rate if rate else 0.0
-        return left > 2 * self._save_secs + 0.5
+            return bool(first_applied) or phase.mode.is_served  # elsewhere its members may not hold its state yet
+        return bool(first_applied) and left > 2 * self._save_secs + 0.5
 
     @property
     def next_place(self) -> int:
@@ -409,7 +412,8 @@ class SaveSchedule:
     @property
     def evaluation_is_due(self) -> bool:
         """Return whether a place has come at which to evaluate."""
-        return 0 < self.next_place <= self._control.num_applied
+        with self._control.turn() as chief:
+            return 0 < self.next_place <= chief.ledger.num_applied
 
     def leave(self, units: int) -> None:
         """Tell of the places up to `units` that have no evaluation, and get none: the run stops there."""
@@ -448,7 +452,9 @@ class SaveSchedule:
         began = self._clock.monotonic()
         until, is_asked = began + COMMIT_DEADLINE_SECS, False
         while not evaluation.done() and (now := self._clock.monotonic()) < until:
-            if self._control.is_leaving and not is_asked:  # also where a callback has stopped the run before
+            with self._control.turn() as chief:
+                is_leaving = chief.is_leaving
+            if is_leaving and not is_asked:  # also where a callback has stopped the run before
                 until, is_asked = now + LEAVING_SECS, True
             wait((evaluation,), TICK_SECS)
         return self._clock.monotonic() - began
@@ -458,7 +464,9 @@ class SaveSchedule:
         self.training.set()
         secs = commit_secs(self.submitted.num_bytes if self.submitted is not None else 0)
         deadline = self._clock.monotonic() + secs
-        while not self._control.wait_until(commit.done, TICK_SECS) and self._clock.monotonic() < deadline:
+        while not self._control.wait_until(lambda chief: commit.done(), TICK_SECS):
+            if self._clock.monotonic() >= deadline:
+                break
             tick()
         return secs
 
@@ -535,7 +543,8 @@ class CommitStage:
             raise error
         if state.is_ending:
             state.broken_by = f"the last state could not be fetched: {error}"
-            self._run.control.break_phase(state.broken_by)
+            with self._run.control.turn() as chief:
+                chief.break_phase(state.broken_by)
             return state_machine.CommitFailed()
         self._run.reporter.not_durable(state.snapshot.held.units, str(error))
         self._run.saving.put_off()
@@ -547,10 +556,11 @@ class CommitStage:
     def _look_around(self) -> None:
         """Do what is due while a commit is waited for; where a phase goes on meanwhile, see that it does."""
         self._run.tick()
-        if self._run.state.is_ending or self._run.control.gathering:
-            return
-        if self._run.control.broken:
-            raise self._run.control.as_broken()
         phase = self._run.state.phase
-        if phase is not None and not self._run.pace.is_over(phase):
+        with self._run.control.turn() as chief:
+            if self._run.state.is_ending or chief.phase_members.gathering:
+                return
+            chief.raise_broken()
+            is_over = phase is None or chief.is_over(phase)
+        if phase is not None and not is_over:
             self._run.pace.check(phase)

@@ -13,11 +13,73 @@ from hybridsync.phases import state_machine
 from hybridsync.phases.checkpointing import Commits, CommitStage
 from hybridsync.phases.entry import EntryStage
 from hybridsync.phases.member_waits import MemberWaits
+from hybridsync.phases.policy_driver import PolicyDriver
 from hybridsync.phases.recovery import CaptureStage, GatherStage, Rejoining
 from hybridsync.phases.run_context import RunContext, Start
-from hybridsync.phases.run_stage import RunStage
 from hybridsync.phases.state_machine import Command, Event, Step, Switching
 from hybridsync.telemetry.summary import Summary
+
+
+class RunStage:
+    """Watches the current phase.
+
+    Args:
+      run: what the stages of a run share.
+      policy_driver: knows whether the phase is to be left for another one.
+      commits: the commit in progress.
+      tick_secs: interval, in seconds, at which a phase is checked of which no news arrives.
+    """
+
+    def __init__(self, run: RunContext, policy_driver: PolicyDriver, commits: CommitStage, tick_secs: float) -> None:
+        self._run, self._policy_driver, self._commits, self._tick_secs = run, policy_driver, commits, tick_secs
+
+    def watch(self) -> state_machine.Event:
+        """Let the phase run until something is due.
+
+        Raises:
+          PhaseBroken: the phase lost a member without which it cannot go on, or a callback has stopped the run.
+          WaitTimeout: it stands still, and its workers are threads, which cannot be given up.
+        """
+        phase = self._run.state.current_phase
+        while True:
+            over = self._run.control.watch(
+                lambda chief: chief.is_over(phase), min(self._tick_secs, self._run.saving.secs_to_retry)
+            )
+            self._run.tick()
+            if self._commits.is_over:
+                return self._commits.await_commit()
+            with self._run.control.turn() as chief:
+                preempted, stop_reason = chief.preempted, chief.stop_reason
+                first_applied, _ = chief.phase_members.first_and_last()
+                if not over and stop_reason is not None and not phase.mode.has_group_rounds:
+                    # A drain would apply all units in hand. The newest state that a role holds is whole, and is found
+                    # as after a loss; replicas that meet in groups are one state after a drain alone.
+                    chief.break_phase(f"a callback has stopped the run: {stop_reason}")
+                    raise chief.as_broken()
+            if over or preempted:
+                return self._ends()
+            self._run.pace.check(phase)
+            if first_applied:
+                self._run.state.num_broken = 0
+            if (leaves := self._policy_driver.change_of(phase)) is not None:
+                self._run.state.unit_secs = self._run.pace.unit_secs(phase)
+                event, self._run.state.reason = leaves
+                return event
+            if self._run.saving.is_due(phase):
+                return state_machine.Checkpoint()
+
+    def _ends(self) -> state_machine.Event:
+        """Return how the phase is left that is over, or that a signal ends."""
+        state, phase = self._run.state, self._run.state.current_phase
+        state.unit_secs = self._run.pace.unit_secs(phase)
+        with self._run.control.turn() as chief:
+            preempted = chief.preempted
+            is_short = phase.mode.is_short(phase.end_units, chief.phase_members.units_reached())
+        if is_short and not preempted:
+            state.reason = "dropped"
+            return state_machine.Regroup()
+        state.reason = "planned"
+        return state_machine.EndPhase(last=preempted or phase.end_units >= self._run.config.workload)
 
 
 @dataclass(frozen=True)
@@ -54,10 +116,14 @@ class Stages:
             Command.AWAIT_RETRY: self.commit.await_retry,
             Command.RESERVE: self.entry.reserve,
             Command.ANNOUNCE: self.entry.announce,
-            Command.RESUME_LEASES: self.control.open_leases,
+            Command.RESUME_LEASES: self._open_leases,
             Command.FINISH: self.control.finish,
         }
         return carry_out[command]()
+
+    def _open_leases(self) -> None:
+        with self.control.turn() as chief:
+            chief.open_leases()
 
 
 class Controller:
@@ -115,7 +181,8 @@ class Controller:
         except BaseException as error:
             own = isinstance(error, HybridSyncError)
             failure = error if own else HybridSyncError(f"the run was broken off by {described(error)}")
-            self._run.control.fail(failure)  # no role may train on
+            with self._run.control.turn() as chief:
+                chief.waits.fail(failure)  # no role may train on
             self._run.reporter.finish("failed", str(failure))
             raise
         finally:
@@ -133,21 +200,21 @@ class Controller:
 
     def _finish(self) -> Summary:
         self._run.saving.collect(all_of_them=True)
-        completed = self._run.control.num_applied >= self._run.config.workload
         with self._run.control.turn() as chief:
-            failure = chief.members.all_quarantined()
+            saved, failure = chief.ledger.num_applied, chief.members.all_quarantined()
+            stop_reason, refusal = chief.stop_reason, chief.refusal
+        completed = saved >= self._run.config.workload
         if not completed and failure is not None:
             raise failure
         if not completed and (lost := self._run.state.lost_at_stop):
-            saved, why = self._run.control.num_applied, self._run.state.lost_why
+            why = self._run.state.lost_why
             raise StoppedShort(
                 f"asked to stop, the run has saved {saved:,} units, but not the {lost:,} applied after them: {why}; "
                 "run the same command again, which applies them again"
             )
         if completed:
             return self._run.reporter.finish("completed", None)
-        early = "preempted" if self._run.control.stop_reason is None else "stopped"
-        return self._run.reporter.finish(early, self._run.control.refusal or None)
+        return self._run.reporter.finish("preempted" if stop_reason is None else "stopped", refusal or None)
 
     def _save_in_spite_of(self, error: BaseException) -> None:
         """Break the phase off at whatever stage it is, and commit the newest state that a role holds.
@@ -156,8 +223,9 @@ class Controller:
           BaseException: `error`, where nothing could be saved.
         """
         self._run.state.broken_by = f"the run was broken off by {described(error)}"
-        self._run.control.preempt()
-        self._run.control.break_phase(self._run.state.broken_by)
+        with self._run.control.turn() as chief:
+            chief.preempt()
+            chief.break_phase(self._run.state.broken_by)
         switching = self._switching
         try:
             if switching is None:  # no phase was entered: the state is the one that the run starts from

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from hybridsync import protocols
 from hybridsync.chief.run_control import RunControl
+from hybridsync.chief.run_state import RunState
 from hybridsync.collectives.device_choice import Mesh
 from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import transfer_secs
@@ -87,7 +88,9 @@ class EntryStage:
         if mode.is_served:
             with Reach(self._run.control, f"a server could not enter phase {phase.id}"):
                 self._entering.enter(phase, self._servers(), state.snapshot.num_bytes)
-        self._run.control.announce(phase, self._policy_driver.left_out(phase))
+        left_out = self._policy_driver.left_out(phase)
+        with self._run.control.turn() as chief:
+            chief.begin(phase, left_out)
         self._run.pace.begin()
         self._run.reporter.entered(phase, units, state.broken_by, segment.stage + 1)
         state.broken_by = ""
@@ -101,6 +104,8 @@ class EntryStage:
         if not mode.is_served:
             members, device_choice = self._mesh(mode)
         snapshot = self._run.state.snapshot  # read here: a new process group comes with a new snapshot
+        with self._run.control.turn() as chief:
+            dropped = chief.ledger.all_dropped(snapshot.applied, snapshot.dropped)
         return Phase(
             id=phase_id,
             spec=segment.spec,
@@ -108,7 +113,7 @@ class EntryStage:
             device_choice=device_choice,
             end_units=segment.end_units,
             applied=snapshot.applied,
-            dropped=self._run.control.ledger.all_dropped(snapshot.applied, snapshot.dropped),
+            dropped=dropped,
             sequence=snapshot.held.sequence,
             source=self._run.state.source,
             snapshot_id=snapshot.snapshot_id,
@@ -151,7 +156,7 @@ SAY_SECS = 5.0
 SPARE_SECS = 60.0
 """A call on a server ends by itself; this much later it is given up without an answer."""
 
-Begin = Callable[[Callable[[], StateVersion]], "Future[StateVersion]"]
+StartCall = Callable[[Callable[[], StateVersion]], "Future[StateVersion]"]
 """Begins a call, and returns its end."""
 
 
@@ -195,7 +200,7 @@ class ServerEntry:
         clock: Clock,
         tick: Callable[[], None],
         say: Callable[[str], None],
-        begin: Begin = side_by_side,
+        begin: StartCall = side_by_side,
     ) -> None:
         self._control, self._clock, self._tick, self._say, self._begin = control, clock, tick, say, begin
 
@@ -221,7 +226,7 @@ class ServerEntry:
         started = self._clock.monotonic()
         secs = transfer_secs(num_bytes) + SPARE_SECS
         say_at = started + SAY_SECS
-        while not self._control.wait_until(lambda: self._is_over(calls), TICK_SECS):
+        while not self._control.wait_until(partial(_is_over, calls), TICK_SECS):
             waited = self._clock.monotonic() - started
             missing = [number for number, call in enumerate(calls.values()) if not call.done()]
             if waited > secs:
@@ -232,35 +237,33 @@ class ServerEntry:
             self._tick()
         self._judge(phase, calls)
 
-    def _is_over(self, calls: Mapping[str, Future[StateVersion]]) -> bool:
-        """Return whether nothing is left to wait for."""
-        failed = any(call.done() and call.exception() is not None for call in calls.values())
-        with self._control.turn() as state:
-            lost = not all(map(state.members.is_live, calls))
-        return failed or lost or self._is_broken() or self._control.preempted or all(c.done() for c in calls.values())
-
-    def _is_broken(self) -> bool:
-        return bool(self._control.broken) and not self._control.gathering
-
     def _judge(self, phase: Phase, calls: Mapping[str, Future[StateVersion]]) -> None:
         """Raise what has ended the wait, unless every server has entered."""
         if all(call.done() and call.exception() is None for call in calls.values()):
             return
-        with self._control.turn() as state:
-            lost = [number for number, address in enumerate(calls) if not state.members.is_live(address)]
+        with self._control.turn() as chief:
+            lost = [number for number, address in enumerate(calls) if not chief.members.is_live(address)]
         if lost:
             raise RoleLost(f"servers {lost} were lost while they entered phase {phase.id}")
         for call in calls.values():
             if call.done():
                 call.result()
-        if self._is_broken():
-            raise self._control.as_broken()
+        with self._control.turn() as chief:
+            chief.raise_broken()
         raise Preempted(f"asked to stop while servers enter phase {phase.id}; run the same command again")
 
     def _progress(self, phase: Phase, missing: list[int], num_bytes: int, waited: float) -> str:
-        with self._control.turn() as state:
-            entering = [number for number in missing if number in state.members.entering]
+        with self._control.turn() as chief:
+            entering = [number for number in missing if number in chief.members.entering]
         silent = [number for number in missing if number not in entering]
         text = f"phase {phase.id}: the hand-over of {num_bytes / 1e6:,.1f} MB has taken {waited:.0f} s"
         text += f", servers {entering} are fetching it" if entering else ""
         return text + (f", servers {silent} have not said that they fetch it" if silent else "")
+
+
+def _is_over(calls: Mapping[str, Future[StateVersion]], chief: RunState) -> bool:
+    """Return whether nothing is left to wait for: all servers have entered, or the phase cannot be entered."""
+    failed = any(call.done() and call.exception() is not None for call in calls.values())
+    lost = not all(map(chief.members.is_live, calls))
+    broken = chief.phase_members.broken and not chief.phase_members.gathering
+    return bool(failed or lost or broken or chief.preempted or all(call.done() for call in calls.values()))

@@ -49,8 +49,8 @@ class Housekeeping:
         This is the tick while servers enter a phase: they hear of lost workers once they have entered.
         """
         self._watchdog.progress()
-        with self._control.turn() as state:
-            state.expire()  # first: after a pause of this process nobody counts as silent
+        with self._control.turn() as chief:
+            chief.expire()  # first: after a pause of this process nobody counts as silent
         self._pace.warn_of_silent()
         self._reporter.tick()
 
@@ -61,11 +61,13 @@ class Housekeeping:
           PhaseBroken: the primary could not be notified.
         """
         self._watchdog.progress()
-        with self._control.turn() as state:
-            state.expire()  # first: after a pause of this process nobody counts as silent
+        with self._control.turn() as chief:
+            chief.expire()  # first: after a pause of this process nobody counts as silent
         self._pace.warn_of_silent()
         self._pace.reclaim_tail(self._state.phase)
-        if self._control.stamps()[0]:
+        with self._control.turn() as chief:
+            first_applied, _ = chief.phase_members.first_and_last()
+        if first_applied:
             self._saving.training.set()
         for worker, incarnation in self.take_fenced():
             self._fence(worker, incarnation)
@@ -74,14 +76,17 @@ class Housekeeping:
 
     def take_fenced(self) -> list[tuple[int, int]]:
         """Return the workers lost since the last call, with their incarnations."""
-        lost = self._control.take_fenced()
+        with self._control.turn() as chief:
+            lost = chief.take_fenced()
         if lost:
             self._process_groups.discard_meshes()
         return lost
 
     def _fence(self, worker: int, incarnation: int) -> None:
         phase = self._state.phase
-        if phase is None or not phase.mode.is_served or self._control.broken:
+        with self._control.turn() as chief:
+            broken = chief.phase_members.broken
+        if phase is None or not phase.mode.is_served or broken:
             return
         with Reach(self._control, f"the primary could not be told of the loss of worker {worker}"):
             primary, *_ = self._servers().values()  # which notifies the others, at its place in the order of updates

@@ -46,7 +46,7 @@ class MemberWaits:
           PhaseBroken: the current phase lost a member.
           WaitTimeout: a role did not come.
         """
-        self._await(lambda run: len(run.members.workers.ids()) >= run.members.num_awaited(), self._config.servers)
+        self._await(lambda chief: len(chief.members.workers.ids()) >= chief.members.num_awaited(), self._config.servers)
 
     def await_again(self, workers: Collection[int]) -> None:
         """Wait until the workers are back that were started again, but for those whose hosts stay away.
@@ -54,7 +54,7 @@ class MemberWaits:
         Raises:
           Preempted, PhaseBroken, WaitTimeout: see `await_all`.
         """
-        self._await(lambda run: _are_enough(run) and not run.awaited(workers), self._config.servers)
+        self._await(lambda chief: _are_enough(chief) and not chief.awaited(workers), self._config.servers)
 
     def await_needed(self, mode: SyncMode) -> None:
         """Wait until a phase can begin: with the fewest workers that it needs, and every server where it is served.
@@ -78,8 +78,8 @@ class MemberWaits:
         known, since = 0, self._clock.monotonic()
         silent_at = since + limit
         while True:
-            with self._control.turn() as run:
-                heard, unheard = len(run.members.live()), run.unheard_of(present)
+            with self._control.turn() as chief:
+                heard, unheard = len(chief.members.live()), chief.unheard_of(present)
             if self._clock.monotonic() - since >= SETTLE_SECS and not unheard:
                 break
             if heard >= self._config.workers + self._config.servers:
@@ -88,27 +88,27 @@ class MemberWaits:
                 known, since = heard, self._clock.monotonic()
             if self._clock.monotonic() >= silent_at:
                 break
-            self._control.wait_until(lambda: False, TICK_SECS)
-        with self._control.turn() as run:
-            for role, role_id, restart_count, pid in run.unheard_of(present):
+            self._control.wait_until(lambda chief: False, TICK_SECS)
+        with self._control.turn() as chief:
+            for role, role_id, restart_count, pid in chief.unheard_of(present):
                 reason = f"no sign of life for {limit:g} s since the chief was restarted (hang.silent_secs)"
-                run.miss(RoleEvent(role, role_id, pid, reason, self._clock.wall(), restart_count=restart_count))
+                chief.miss(RoleEvent(role, role_id, pid, reason, self._clock.wall(), restart_count=restart_count))
 
     def _await(self, workers_here: Callable[[RunState], bool], num_servers: int) -> None:
-        def here() -> bool:
-            with self._control.turn() as run:
-                return workers_here(run) and len(run.members.servers.ids()) >= num_servers
+        def here(chief: RunState) -> bool:
+            return workers_here(chief) and len(chief.members.servers.ids()) >= num_servers
 
         now = self._clock.monotonic()
         deadline, say_at = now + START_DEADLINE_SECS, now + SAY_SECS
         while not self._control.watch(here, TICK_SECS):
             now = self._clock.monotonic()
-            with self._control.turn() as run:
+            with self._control.turn() as chief:
+                preempted = chief.preempted
                 missing = (
-                    f"workers {run.members.missing_workers()} have not registered; "
-                    f"{len(run.members.servers.ids())} of {self._config.servers} servers have"
+                    f"workers {chief.members.missing_workers()} have not registered; "
+                    f"{len(chief.members.servers.ids())} of {self._config.servers} servers have"
                 )
-            if self._control.preempted:
+            if preempted:
                 raise Preempted(f"asked to stop while {missing}; run the same command again")
             if now >= deadline:
                 raise WaitTimeout(f"after {START_DEADLINE_SECS:g} s: {missing}")
@@ -118,5 +118,5 @@ class MemberWaits:
             self._tick()
 
 
-def _are_enough(run: RunState) -> bool:
-    return len(run.members.workers.ids()) >= run.members.num_needed()
+def _are_enough(chief: RunState) -> bool:
+    return len(chief.members.workers.ids()) >= chief.members.num_needed()

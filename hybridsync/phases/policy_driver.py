@@ -8,7 +8,7 @@
    other module asks it, in no runtime and not in the simulator.
 4. Workers that have come since a lock-step phase began.
 
-A change is one of two events of the one mechanism. `Begin` is a switch, which is committed: another protocol.
+A change is one of two events of the one mechanism. `EndPhase` is a switch, which is committed: another protocol.
 `Regroup` is not: other members or shares of the same one. What was decided takes effect in `next_segment`, where the
 next phase is entered, and only if the stage is not done by then.
 
@@ -46,7 +46,7 @@ from hybridsync.policies.online import Policy
 from hybridsync.policies.step_shares import of_members
 from hybridsync.training.run import Run
 
-Change = tuple[state_machine.Event, str]
+PhaseChange = tuple[state_machine.Event, str]
 """How a phase is to be left, and the reason that the next one is announced with."""
 
 KEEP_AGAIN_SECS = 1.0
@@ -104,34 +104,36 @@ class PolicyDriver:
 
     # --- while a phase is in progress ---
 
-    def change_of(self, phase: Phase) -> Change | None:
+    def change_of(self, phase: Phase) -> PhaseChange | None:
         """Return how the phase is to be left, and why: its members or its protocol are to change; None to stay."""
         now = self._clock.monotonic()
         if now >= self._keep_orders_at:
             self._control.orders.keep()
             self._keep_orders_at = now + KEEP_AGAIN_SECS
         # Before the return: an episode is as long as it is, whether or not anything may change meanwhile.
-        self._episodes.record(self._control.stragglers(), now)
-        if not self._control.stamps()[0] or self._reporter.switch_pending:
+        with self._control.turn() as chief:
+            first_applied, _ = chief.phase_members.first_and_last()
+            applied = chief.ledger.num_applied  # read once: a report may end the run between two reads
+            self._episodes.record(chief.detector.flagged, now)
+        if not first_applied or self._reporter.switch_pending:
             return None  # a change costs what the last one did, which is not known before this phase's first update
-        applied = self._control.num_applied  # read once: a report may end the run between two reads
         if applied < phase.end_units and (order := self._order(applied)) is not None:
             change = self._change_to_order(phase, order, applied)
         elif self._passes_knee(phase, applied):
-            self._ends_stage, change = True, (state_machine.Begin(), "policy")
+            self._ends_stage, change = True, (state_machine.EndPhase(), "policy")
         else:
             change = self._change_by_policy(phase, applied)
         return change or self._join(phase)
 
-    def _change_to_order(self, phase: Phase, order: Order, applied: int) -> Change | None:
+    def _change_to_order(self, phase: Phase, order: Order, applied: int) -> PhaseChange | None:
         is_changed_by_policy = self.schedule.since is not None or self._current != PLANNED
         if order.spec != phase.spec or is_changed_by_policy:  # what a policy has changed ends with the order, too
-            return state_machine.Begin(), "ordered"
+            return state_machine.EndPhase(), "ordered"
         if order.stage == PENDING:  # the ordered protocol is entered already
             self._control.orders.begin(self.schedule.stage(applied))
         return None
 
-    def _change_by_policy(self, phase: Phase, applied: int) -> Change | None:
+    def _change_by_policy(self, phase: Phase, applied: int) -> PhaseChange | None:
         self._current = self._living(self._current)
         if not (units_left := self._units_left(phase, applied)):
             return None
@@ -139,9 +141,9 @@ class PolicyDriver:
         if self._next == self._current:
             return None
         changes_protocol = isinstance(self._next, TemporaryProtocol) or isinstance(self._current, TemporaryProtocol)
-        return (state_machine.Begin() if changes_protocol else state_machine.Regroup()), "policy"
+        return (state_machine.EndPhase() if changes_protocol else state_machine.Regroup()), "policy"
 
-    def _join(self, phase: Phase) -> Change | None:
+    def _join(self, phase: Phase) -> PhaseChange | None:
         """Return that a lock-step phase is to go on with more members, if there are more."""
         if not phase.servers and set(self.members()) - set(phase.members):
             return state_machine.Regroup(), "join"
@@ -210,7 +212,9 @@ class PolicyDriver:
 
         In lock-step that is the slowest member with all its units, else the fastest one with one.
         """
-        rates, units = self._control.judged().units_per_sec, zip(phase.members, phase.assignment.shares, strict=True)
+        with self._control.turn() as chief:
+            rates = chief.judged().units_per_sec
+        units = zip(phase.members, phase.assignment.shares, strict=True)
         secs = [each / rates[worker] for worker, each in units if worker in rates]
         return (min if phase.servers else max)(secs, default=0.0)
 
@@ -268,8 +272,8 @@ class PolicyDriver:
         return True
 
     def _live(self) -> tuple[int, ...]:
-        with self._control.turn() as state:
-            return state.members.workers.ids()
+        with self._control.turn() as chief:
+            return chief.members.workers.ids()
 
     def _living(self, action: Action) -> Action:
         """Return an action without the workers that are gone; a successor in a place is another worker."""
@@ -284,11 +288,12 @@ class PolicyDriver:
         return action.workers if isinstance(action, ExcludeWorkers) else ()
 
     def _ask(self, holds: Action, applied: int, units_left: int) -> Action:
-        judged = self._control.judged()
+        with self._control.turn() as chief:
+            judged, live = chief.judged(), chief.members.workers.ids()
         view = View(
             now=self._clock.monotonic(),
             units_left=units_left,
-            live=self._live(),
+            live=live,
             slow={worker: since for worker, since in self._episodes.slow.items() if worker in judged.flagged},
             units_per_sec=judged.units_per_sec,
             holds=holds,

@@ -56,8 +56,8 @@ class ProcessGroups:
         None when none is left, or when the members have joined different process groups: a worker that came while the
         others were training has a group of its own. On several hosts there is no group at all before it is needed.
         """
-        with self._control.turn() as state:
-            groups = state.members.process_groups(members)
+        with self._control.turn() as chief:
+            groups = chief.members.process_groups(members)
         if NO_GROUP in groups or len(groups) > 1:
             return None
         return self._meshes.next(members, grouped=mode.has_group_rounds)
@@ -78,8 +78,8 @@ class ProcessGroups:
         Raises:
           PhaseBroken: the holder of the state was lost.
         """
-        with self._control.turn() as state:
-            groups = state.members.process_groups(state.members.workers.ids())
+        with self._control.turn() as chief:
+            groups = chief.members.process_groups(chief.members.workers.ids())
         why = NONE if groups == {NO_GROUP} else APART if len(groups) > 1 else USED_UP
         if source != self._chief_address:
             with Reach(self._control, f"{why}, and the state could not be fetched"):
@@ -87,9 +87,9 @@ class ProcessGroups:
             snapshot, source = self._committed_source.publish(), self._chief_address
         self._tell(why)
         self._renew()
-        with self._control.turn() as state:
-            for worker in state.members.workers.ids():
-                state.evict("worker", worker, f"{why}: it starts again in a new one")
+        with self._control.turn() as chief:
+            for worker in chief.members.workers.ids():
+                chief.evict("worker", worker, f"{why}: it starts again in a new one")
         self._meshes = Meshes(self._num_devices)
         return snapshot, source
 

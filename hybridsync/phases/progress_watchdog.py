@@ -55,25 +55,9 @@ class ProgressWatchdog:
 
         Under lock-step those of a step, in which a member may have several units.
         """
-        rate = math.fsum(self._control.worker_rates().values())
+        with self._control.turn() as chief:
+            rate = math.fsum(chief.worker_rates().values())
         return phase.num_places / rate if rate else 0.0
-
-    def is_over(self, phase: Phase) -> bool:
-        """Return whether a phase has come to its end: in lock-step, whether everybody has come back from it."""
-        control, members = self._control, phase.members
-        return phase.mode.is_over(phase.end_units, control.num_applied, len(members), len(control.drained()))
-
-    def is_short(self, phase: Phase) -> bool:
-        """Return whether a lock-step phase has ended with units dropped, so that its stage goes on with fresh ones."""
-        return phase.mode.is_short(phase.end_units, self.units_reached())
-
-    def is_drained(self) -> bool:
-        """Return whether everybody has come back from a lock-step phase, or it has broken."""
-        return not self._control.missing_drained() or bool(self._control.broken)
-
-    def units_reached(self) -> int:
-        """Return the units that members hold who have come back; -1 where none has."""
-        return max((held.units for held in self._control.drained().values() if held is not None), default=-1)
 
     def step_limit_secs(self, phase: Phase) -> float:
         """Return how long all members may wait in one step of a phase without servers; its first one may be long."""
@@ -92,10 +76,11 @@ class ProgressWatchdog:
         self._looked = now
         # A chief that was restarted, or announced the phase just now, has seen no member at anything before.
         watched = now - self._began
-        doing = {
-            worker: each if each.secs <= watched else replace(each, secs=watched)
-            for worker, each in self._control.doing(self._look_secs).items()
-        }
+        with self._control.turn() as chief:
+            doing = {
+                worker: each if each.secs <= watched else replace(each, secs=watched)
+                for worker, each in chief.doing(self._look_secs).items()
+            }
         awaited = phase.protocol.awaits_workers or not phase.mode.is_served
         found = judge(
             phase,
@@ -113,15 +98,17 @@ class ProgressWatchdog:
             self._give_up(worker, in_words(doing[worker], limit, self._limits))
         if found.stands_still:
             why = f"all members have waited for {self.step_limit_secs(phase):.3g} s, and no step was completed"
-            if self._threads:
-                raise WaitTimeout(f"{why}; workers {self._control.behind()} are behind{_RESUME}")
-            self._control.break_phase(why)
+            with self._control.turn() as chief:
+                if self._threads:
+                    behind = chief.phase_members.behind(chief.members.workers.ids())
+                    raise WaitTimeout(f"{why}; workers {behind} are behind{_RESUME}")
+                chief.break_phase(why)
 
     def warn_of_silent(self) -> None:
         """Name the processes whose heartbeats stay away, before they are given up."""
         limit = self._limits.silent_secs
-        with self._control.turn() as state:
-            silent = [] if self._threads else state.silent(warn_secs(limit))
+        with self._control.turn() as chief:
+            silent = [] if self._threads else chief.silent(warn_secs(limit))
         self._warn(dict.fromkeys(silent, silence_in_words(limit)), self._silent)
         self._silent = frozenset(silent)
 
@@ -139,8 +126,8 @@ class ProgressWatchdog:
         why = f"worker {worker} has been {words.what} for more than {words.limit_secs:.3g} s ({words.setting})"
         if self._threads:
             raise WaitTimeout(f"{why}{_RESUME}")
-        with self._control.turn() as state:
-            state.evict("worker", worker, f"{why}, and others wait for it")
+        with self._control.turn() as chief:
+            chief.evict("worker", worker, f"{why}, and others wait for it")
 
     def await_together(self, phase: Phase, tick: Callable[[], None], *, final: bool) -> None:
         """Call everybody in a group phase to a full synchronisation, and wait until the first member has its state.
@@ -156,15 +143,18 @@ class ProgressWatchdog:
           PhaseBroken: a member was lost, or was waited for too long.
           WaitTimeout: these are threads, which cannot be given up.
         """
-        first, control = phase.members[0], self._control
-        left = final or self.is_drained()
-        if not left:
-            control.call_together()
-        while not left and not control.wait_until(lambda: control.is_together(first) or self.is_drained(), TICK_SECS):
+        first = phase.members[0]
+        with self._control.turn() as chief:
+            left = final or chief.is_drained()
+            if not left:
+                chief.call_together()
+        while not left and not self._control.wait_until(
+            lambda chief: chief.is_together(first) or chief.is_drained(), TICK_SECS
+        ):
             tick()
             self.check(phase)
-        if self._control.broken:
-            raise self._control.as_broken()
+        with self._control.turn() as chief:
+            chief.raise_broken()
 
     def begin(self) -> None:
         """Count from now on: another phase was announced."""
@@ -172,10 +162,12 @@ class ProgressWatchdog:
 
     def reclaim_tail(self, phase: Phase | None) -> None:
         """Give the last units of an asynchronous phase to others when nothing was applied for drain_secs."""
-        now, applied = self._clock.monotonic(), self._control.num_applied
-        if applied != self._tail[1] or phase is None or not phase.mode.is_served:
-            self._tail = now, applied
-        elif now - self._tail[0] > self._drain_secs and self._control.all_leased(phase):
-            self._tail = now, applied
-            if held := self._control.reclaim():
-                self._reporter.show_line(f"the last units of phase {phase.id} are given to others too: {held}")
+        held: dict[str, int] = {}
+        with self._control.turn() as chief:
+            now, applied = self._clock.monotonic(), chief.ledger.num_applied
+            if applied != self._tail[1] or phase is None or not phase.mode.is_served:
+                self._tail = now, applied
+            elif now - self._tail[0] > self._drain_secs and chief.ledger.room(phase.end_units) == 0:
+                self._tail, held = (now, applied), chief.reclaim()
+        if phase is not None and held:
+            self._reporter.show_line(f"the last units of phase {phase.id} are given to others too: {held}")

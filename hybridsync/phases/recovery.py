@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from hybridsync.chief.membership import NOTHING, Doing
 from hybridsync.core.deadlines import LATE_SECS
@@ -98,7 +97,7 @@ class Recovery:
     def _newest(self, phase: Phase, captured: tuple[Snapshot, str], unit_secs: float) -> Found:
         snapshot, source = captured
         served = None
-        if phase.mode.is_served and all(map(self._is_live, phase.servers)):
+        if phase.mode.is_served and self._are_live(*phase.servers):
             served = self._from_servers(phase)
             if source == phase.servers[0]:
                 source = GONE  # a holder has room for one snapshot: should this one fail, the last is lost too
@@ -106,12 +105,12 @@ class Recovery:
         if served is not None:
             return served
         # One may hold the newest state
-        self._run.control.wait_until(lambda: not self._unheard(), self._gather_secs)
-        while snapshot.held.units >= self._committed_source.units and self._is_live(source):
+        self._run.control.wait_until(lambda chief: not chief.unheard(), self._gather_secs)
+        while snapshot.held.units >= self._committed_source.units and self._are_live(source):
             found = self._from_workers(snapshot.held.units, snapshot, phase.mode)
             if found is not None:
                 return found
-            if self._is_live(source):  # and was not evicted just now, being one of those workers
+            if self._are_live(source):  # and was not evicted just now, being one of those workers
                 return Found(snapshot, source, rolled_back=True)
         found = self._from_workers(self._committed_source.units, snapshot, phase.mode)
         newest = found.snapshot.held.units if found else self._committed_source.units
@@ -130,23 +129,27 @@ class Recovery:
 
     def _call_back(self, phase: Phase, secs: float) -> None:
         started = looked = self._run.clock.monotonic()
-        while missing := self._run.control.missing_back():
+        while True:
+            with self._run.control.turn() as chief:
+                missing, doing = chief.missing_back(), chief.doing()
+            if not missing:
+                return
             now = self._run.clock.monotonic()
             if now - looked > LATE_SECS:  # this process stood still, and has heard of nobody meanwhile
                 started = now
-            looked, doing = now, self._run.control.doing()
+            looked = now
             allowed = {worker: max(secs, self._leave_secs(doing.get(worker, NOTHING))) for worker in missing}
             if late := [worker for worker in missing if now - started > allowed[worker]]:
                 self._rescue(late, phase)
-                with self._run.control.turn() as state:
+                with self._run.control.turn() as chief:
                     for worker in late:
                         why = f"did not come back from a broken phase within {allowed[worker]:g} s"
-                        state.evict("worker", worker, why)
+                        chief.evict("worker", worker, why)
                 continue
             self._run.watchdog.progress()
-            with self._run.control.turn() as state:
-                state.expire()
-            self._run.control.wait_until(lambda: not self._run.control.missing_back(), EXPIRE_SECS)
+            with self._run.control.turn() as chief:
+                chief.expire()
+            self._run.control.wait_until(lambda chief: not chief.missing_back(), EXPIRE_SECS)
 
     def _leave_secs(self, doing: Doing) -> float:
         """Return how long a worker may take to leave what it is at: a revocation ends waits alone."""
@@ -158,8 +161,8 @@ class Recovery:
 
         Its training thread is where nothing can reach it, in the user's own code for example; its holder is not.
         """
-        with self._run.control.turn() as state:
-            silent = state.silent(GATHER_SECS)
+        with self._run.control.turn() as chief:
+            silent = chief.silent(GATHER_SECS)
         alive = [worker for worker in missing if ("worker", worker) not in silent]
         if not alive or not phase.mode.moves_together:
             return
@@ -168,8 +171,8 @@ class Recovery:
             holder = self._holder_at(source)
             self._run.watchdog.progress()
             snapshot = holder.take_snapshot(phase.id, True)
-            with self._run.control.turn() as state:
-                resting = max((held.units for held in state.members.held_states().values()), default=0)
+            with self._run.control.turn() as chief:
+                resting = max((held.units for held in chief.members.held_states().values()), default=0)
             if snapshot.held.units > max(resting, self._committed_source.units):
                 self._committed_source.adopt(snapshot, source, holder)
         except UNREACHED:
@@ -198,36 +201,28 @@ class Recovery:
                 except UNREACHED as error:
                     failed[worker] = error
             if self._run.clock.monotonic() >= until:
-                with self._run.control.turn() as state:
+                with self._run.control.turn() as chief:
                     for worker, error in failed.items():
-                        state.evict("worker", worker, f"its state could not be captured: {error}")
+                        chief.evict("worker", worker, f"its state could not be captured: {error}")
             elif failed:
-                with self._run.control.turn() as state:
-                    state.expire()
-                    live = state.members.workers.ids()
-                self._run.control.wait_until(partial(self._has_lost, live), EXPIRE_SECS)
+                with self._run.control.turn() as chief:
+                    chief.expire()
+                    live = chief.members.workers.ids()
+                self._run.control.wait_until(lambda chief, live=live: chief.members.workers.ids() != live, EXPIRE_SECS)
         return None
 
-    def _has_lost(self, workers: Sequence[int]) -> bool:
-        with self._run.control.turn() as state:
-            return state.members.workers.ids() != tuple(workers)
-
-    def _is_live(self, address: str) -> bool:
-        with self._run.control.turn() as state:
-            return state.members.is_live(address)
-
-    def _unheard(self) -> list[int]:
-        with self._run.control.turn() as state:
-            return state.unheard()
+    def _are_live(self, *addresses: str) -> bool:
+        with self._run.control.turn() as chief:
+            return all(map(chief.members.is_live, addresses))
 
     def _address_of(self, worker: int) -> str:
-        with self._run.control.turn() as state:
-            return state.members.address_of("worker", worker)
+        with self._run.control.turn() as chief:
+            return chief.members.address_of("worker", worker)
 
     def _holders(self, floor: int, stale: set[int]) -> dict[int, StateVersion]:
         """Return the workers that hold the newest state, if that has at least `floor` units, in order."""
-        with self._run.control.turn() as state:
-            resting = state.members.held_states()
+        with self._run.control.turn() as chief:
+            resting = chief.members.held_states()
         held = {
             worker: held
             for worker, held in resting.items()
@@ -282,7 +277,8 @@ class GatherStage:
         """
         state = self._run.state
         started = self._run.timer.start()
-        reason = self._run.control.gather() or state.broken_by  # on the way into a run's first phase, no phase has it
+        with self._run.control.turn() as chief:
+            reason = chief.gather() or state.broken_by  # on the way into a run's first phase, no phase has it
         self._upkeep.take_fenced()
         if state.phase is not None:
             unit_secs, self._guess_secs = self._run.pace.unit_secs(state.phase) or self._guess_secs, 0.0
@@ -296,14 +292,16 @@ class GatherStage:
         state.reason = "death"
         self._run.timer.record("gather", started)
         self._run.timer.restart()
-        stopped = self._run.control.stop_reason is not None
+        with self._run.control.turn() as chief:
+            preempted, stopped = chief.preempted, chief.stop_reason is not None
         state.evaluates = stopped or state.snapshot.held.units >= self._run.config.workload
-        return state_machine.Gathered(last=state.evaluates or self._run.control.preempted)
+        return state_machine.Gathered(last=state.evaluates or preempted)
 
     def go_on_from(self, snapshot: Snapshot, why: str, *, rolled_back: bool) -> None:
         """Make ledger, apply log and record say what `snapshot` does, and what it lacks."""
-        lost = self._run.control.restore(snapshot, rolled_back=rolled_back)
-        if lost and self._run.control.preempted:  # no phase follows that would apply them again
+        with self._run.control.turn() as chief:
+            lost, preempted = chief.restore(snapshot, rolled_back=rolled_back), chief.preempted
+        if lost and preempted:  # no phase follows that would apply them again
             self._run.state.lost_at_stop, self._run.state.lost_why = self._run.state.lost_at_stop + lost, why
         self._forget(snapshot.held.sequence)
         self._run.reporter.broke(snapshot, why, lost)
@@ -329,17 +327,22 @@ class CaptureStage:
         """
         phase = self._run.state.current_phase
         started = self._run.timer.start()
-        self._run.control.close_leases()
-        while not phase.mode.is_served and not self._run.control.wait_until(self._run.pace.is_drained, TICK_SECS):
+        with self._run.control.turn() as chief:
+            chief.close_leases()
+        while not phase.mode.is_served and not self._run.control.wait_until(
+            lambda chief: chief.is_drained(), TICK_SECS
+        ):
             self._run.tick()
-            if self._run.control.broken:
-                raise self._run.control.as_broken()
+            with self._run.control.turn() as chief:
+                chief.raise_broken()
             self._run.pace.check(phase)
-        if phase.mode.moves_together and self._run.control.broken:  # which ends the wait, too: some are still in a step
-            raise self._run.control.as_broken()
+        with self._run.control.turn() as chief:
+            if phase.mode.moves_together:
+                chief.raise_broken()  # which ends the wait, too: some are still in a step
+            ended = not phase.mode.is_served and chief.phase_members.units_reached() >= phase.end_units
         self._run.timer.restart()
         self._run.timer.record("drain", started)
-        if ended := not phase.mode.is_served and self._run.pace.units_reached() >= phase.end_units:
+        if ended:
             self._run.state.reason = "planned"
         return state_machine.Drained(ended, last=phase.end_units >= self._run.config.workload)
 
@@ -352,15 +355,16 @@ class CaptureStage:
         """
         started = self._run.timer.start()
         snapshot = self.take_snapshot(final=True)
-        self._run.control.record(snapshot)
-        self._run.control.release_all()
-        check_replicas(self._run.control.drained(), snapshot, self._run.state.source)
+        with self._run.control.turn() as chief:
+            chief.record_snapshot(snapshot)
+            chief.ledger.release_all()
+            back = dict(chief.phase_members.back)
+        check_replicas(back, snapshot, self._run.state.source)
         self._run.reporter.tick()
         self._run.reporter.ended(snapshot)
         is_last = snapshot.held.units >= self._run.config.workload
-        self._run.state.evaluates = (
-            is_last or not self._run.control.preempted or self._run.control.stop_reason is not None
-        )
+        with self._run.control.turn() as chief:
+            self._run.state.evaluates = is_last or not chief.preempted or chief.stop_reason is not None
         if not self._run.state.evaluates:
             self._run.saving.leave(snapshot.held.units)
         self._run.saving.training.clear()
@@ -395,7 +399,8 @@ class CaptureStage:
             if source == state.source:
                 state.source = GONE  # a holder has room for one snapshot: should this one fail, the last is lost too
             snapshot = self._holder_at(source).take_snapshot(phase.id, final, place)
-        first, last = self._run.control.stamps_of(role, role_id, snapshot)
+        with self._run.control.turn() as chief:
+            first, last = chief.stamps_of(role, role_id, snapshot)
         state.snapshot, state.source = replace(snapshot, first_applied=first, last_applied=last), source
         return state.snapshot
 
@@ -438,7 +443,8 @@ class Rejoining:
             role_states = chief.members.role_states()
         phase = max((role_state.phase for role_state in role_states.values()), key=lambda p: p.id, default=None)
         if phase is None:
-            self._run.control.adopt(None)
+            with self._run.control.turn() as chief:
+                chief.adopt(None)
             why = "the chief was restarted, and nobody was left"
             self._gather.go_on_from(self._run.state.snapshot, why, rolled_back=True)
             return None
@@ -448,8 +454,10 @@ class Rejoining:
         state = Switching(Step.RUN, phase.id.number)
         if is_whole:
             try:
-                self._run.control.record(self._capture_stage.take_snapshot(final=False), final=False)
-                self._run.control.open_leases()
+                snapshot = self._capture_stage.take_snapshot(final=False)
+                with self._run.control.turn() as chief:
+                    chief.record_snapshot(snapshot, final=False)
+                    chief.open_leases()
                 return state, ()
             except PhaseBroken as broken:  # a server is lost as well
                 self._run.state.broken_by = str(broken)
@@ -457,7 +465,8 @@ class Rejoining:
 
     def _adopt(self, phase: Phase, *, is_whole: bool) -> None:
         self._run.state.phase, self._run.state.phase_id = phase, phase.id
-        self._run.control.adopt(phase, "" if is_whole else "the chief was restarted")
+        with self._run.control.turn() as chief:
+            chief.adopt(phase, "" if is_whole else "the chief was restarted")
         self._policy_driver.adopt(phase)
         self._run.reporter.continues(phase)
         for members, device_choice in self._run.reporter.meshes_used():

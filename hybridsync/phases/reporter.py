@@ -71,7 +71,7 @@ class Reporter:
 
     Args:
       run: the run.
-      chief: the chief, which collects the roles' reports.
+      control: the chief, which collects the roles' reports.
       recorder: events, metrics, timeline, progress.
       clock: clock for intervals.
       hooks: (function, every so many units): called with the newest metrics.
@@ -81,14 +81,14 @@ class Reporter:
     def __init__(
         self,
         run: Run,
-        chief: RunControl,
+        control: RunControl,
         recorder: Recorder,
         clock: Clock,
         *,
         hooks: list[tuple[Hook, int]],
         switches: list[dict[str, Any]],
     ) -> None:
-        self._run, self._chief, self._recorder, self._clock = run, chief, recorder, clock
+        self._run, self._control, self._recorder, self._clock = run, control, recorder, clock
         self._hooks = hooks
         told = read_events(run.workdir) if run.workdir else []
         self._since = started_at(told)
@@ -96,7 +96,9 @@ class Reporter:
         self._start_up_secs = math.fsum(event["start_up_secs"] or 0.0 for event in started)
         self._switches = Switches(self.event, switches)
         self._next_log = clock.monotonic() + run.config.telemetry.log_secs
-        self._interval = Interval(clock.monotonic(), chief.num_applied)
+        with control.turn() as chief:
+            applied = chief.ledger.num_applied
+        self._interval = Interval(clock.monotonic(), applied)
         self._before: Interval | None = None
         self._slow_checkpoint_secs = SLOW_CHECKPOINT_SECS
         self._over, self._shown = False, 0
@@ -112,16 +114,20 @@ class Reporter:
         self._applied_by: Counter[HostWorker] = Counter()
         self._phase: Phase | None = None
         self._roster = Roster(told)
-        self._due = [(chief.num_applied // every + 1) * every for _, every in hooks]
+        self._due = [(applied // every + 1) * every for _, every in hooks]
         self._final: dict[str, Any] = {}
-        self.guests = Guests(self.event, self.show_line, chief.preempt, clock)
+        self.guests = Guests(self.event, self.show_line, self._preempt, clock)
         self._stragglers: set[int] = set()
         self._orders_told = _newest_order(told)
         self._sharers: frozenset[int] = frozenset()
         self._has_said_sharing = False
-        self._callbacks = Callbacks(run, chief, self.guests, self.show_line, clock)
+        self._callbacks = Callbacks(run, control, self.guests, self.show_line, clock)
         self._callbacks.call("on_start")
-        recorder.board.started(chief.num_applied, hyperparameters(run.config, run.optimizer.shown_values()))
+        recorder.board.started(applied, hyperparameters(run.config, run.optimizer.shown_values()))
+
+    def _preempt(self) -> None:
+        with self._control.turn() as chief:
+            chief.preempt()
 
     # --- what the controller reports ---
 
@@ -141,7 +147,10 @@ class Reporter:
     def _look_for_start(self) -> None:
         """Let the run's time go on from this session's first unit, once that is leased."""
         elapsed = self._recorder.events.elapsed
-        leased = 0.0 if elapsed.runs else self._chief.first_leased
+        if elapsed.runs:
+            return
+        with self._control.turn() as chief:
+            leased = chief.leases.first_leased
         if not leased:
             return
         secs = elapsed.start_up_secs(leased)
@@ -237,7 +246,9 @@ class Reporter:
     def renewed(self, why: str) -> None:
         """Write that the workers start again in a new process group."""
         self.event("world_renewed", why=why)
-        self.show_line(f"{why}: all workers start again in a new one and go on from unit {self._chief.num_applied:,}")
+        with self._control.turn() as chief:
+            units = chief.ledger.num_applied
+        self.show_line(f"{why}: all workers start again in a new one and go on from unit {units:,}")
 
     def ended(self, snapshot: Snapshot) -> None:
         """Write that the current phase is over; its snapshot knows the first update even of the shortest phase."""
@@ -404,7 +415,8 @@ class Reporter:
 
     def tick(self) -> None:
         """Take what roles reported; write what is due."""
-        reports = self._chief.take_reports()
+        with self._control.turn() as chief:
+            reports, stop_reason = chief.take_reports(), chief.stop_reason
         self._look_for_start()  # before spans, which may be of the first unit
         self._came_and_went(reports)
         for role, role_id, spans, offset in reports.spans:
@@ -426,10 +438,10 @@ class Reporter:
                 )
         for decision in reports.decisions:
             self._judged(decision)
-        for order in self._chief.orders.take_news():
+        for order in self._control.orders.take_news():
             self._ordered(order)
         for why in reports.stops:
-            for_good = why == self._chief.stop_reason
+            for_good = why == stop_reason
             self.event("stop_ordered", why=why, for_good=for_good)
             asked = "a callback stops the run for good" if for_good else "the run was asked to save and stop"
             self.show_line(f"{asked}{f': {why}' if why else ''}")
@@ -447,10 +459,12 @@ class Reporter:
         self._callbacks.look()
         if self._phase is None or not self._recorder.events.elapsed.runs:
             return
-        now, units = self._clock.monotonic(), self._chief.num_applied
+        with self._control.turn() as chief:
+            now, units = self._clock.monotonic(), chief.ledger.num_applied
+            _, last_applied = chief.phase_members.first_and_last()
         is_last = units >= self._run.config.workload
         if is_last:
-            self._note_done(self._chief.stamps()[1])
+            self._note_done(last_applied)
         elif not self._over:  # units may have been rolled back
             self._done_since = 0.0
         if self._done_since:  # until the next phase, or for good: then the state is saved
@@ -459,7 +473,8 @@ class Reporter:
         elif now >= self._next_log or any(units >= at for at in self._due):
             self._next_log = now + self._run.config.telemetry.log_secs
             metrics = self._metrics(self._interval, now)
-            self._interval.workers = self._chief.worker_rates()
+            with self._control.turn() as chief:
+                self._interval.workers = chief.worker_rates()
             self._before, self._interval = self._interval, Interval(now, metrics.units)
             self._write_metrics(metrics, now)
 
@@ -479,10 +494,11 @@ class Reporter:
 
     def _metrics(self, told: Interval, until: float) -> Metrics:
         assert self._phase is not None
-        units, unit_size = self._chief.num_applied, self._run.config.unit_size
+        with self._control.turn() as chief:
+            units, rates = chief.ledger.num_applied, told.workers or chief.worker_rates()
+        unit_size = self._run.config.unit_size
         secs = max(until - told.since, 1e-9)
         own_secs = max(until - self._interval.since, 1e-9)  # of what is cleared with each line
-        rates = told.workers or self._chief.worker_rates()
         return Metrics(
             units=units,
             examples=units * unit_size,
@@ -523,7 +539,9 @@ class Reporter:
 
     def _settle_switches(self, first_applied: float = 0.0) -> None:
         if self._switches.pending:
-            self._switches.write_known(first_applied or self._chief.stamps()[0], self._compile_secs)
+            with self._control.turn() as chief:
+                first_known, _ = chief.phase_members.first_and_last()
+            self._switches.write_known(first_applied or first_known, self._compile_secs)
 
     # --- the end ---
 
@@ -555,13 +573,13 @@ class Reporter:
             self._recorder.fence()
         self._hooks = [] if how == "failed" else self._hooks
         self.tick()
-        news = self._chief.num_applied > self._interval.units or self._interval.num_losses or self._applied_by
+        with self._control.turn() as chief:
+            counts, stop_reason = chief.ledger.counts(), chief.stop_reason
+            quarantined = dict(chief.members.quarantined)
+        news = counts.applied > self._interval.units or self._interval.num_losses or self._applied_by
         if self._phase is not None and news:
             until = self._done_since or self._clock.monotonic()
             self._write_metrics(self._metrics(self._joined(), until), until)
-        counts = self._chief.counts()
-        with self._chief.turn() as state:
-            quarantined = dict(state.members.quarantined)
         summary = Summary(
             exit=how,
             units=Units(**counts.to_json()),
@@ -575,13 +593,13 @@ class Reporter:
             units_by_host=self._recorder.figures.read().hosts_of(counts.applied),
             start_up_secs=self._start_up_secs,
             quarantined_workers={str(worker): why for worker, why in sorted(quarantined.items())},
-            stop_reason=self._chief.stop_reason or "" if how == "stopped" else "",
+            stop_reason=stop_reason or "" if how == "stopped" else "",
             callback_secs=self._callbacks.seconds,
         )
         if self._callbacks:
             # First: they may take their time. The process may be ended meanwhile, and no worker is to wait for them.
             self._write_summary(summary)
-            self._chief.finish()
+            self._control.finish()
             self._callbacks.close(plain(asdict(summary)))
             summary = replace(summary, callback_secs=self._callbacks.seconds)
             each = ", ".join(f"{name} {secs:.1f} s" for name, secs in summary.callback_secs.items())

@@ -129,8 +129,11 @@ class Reach:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, UNREACHED) and error is not self._control.failure:
-            self._control.break_phase(f"{self._doing}: {error}")
+        if isinstance(error, UNREACHED):
+            with self._control.turn() as chief:
+                if error is chief.waits.failure:
+                    return
+                chief.break_phase(f"{self._doing}: {error}")
             raise PhaseBroken(f"{self._doing}: {error}") from error
 
 

@@ -13,7 +13,7 @@ capture. A regroup (members joined, or a policy leaves some out) is a begin that
 The machine guarantees: leases stop before the state is captured; a phase is durable before any role hears of it; two
 phases are never active; a switch begins only when the last one is committed.
 
-    >>> state, commands = advance(Switching(step=Step.RUN, phase_number=3), Begin())
+    >>> state, commands = advance(Switching(step=Step.RUN, phase_number=3), EndPhase())
     >>> state.step.name, commands
     ('DRAIN', (<Command.STOP_LEASES: 'stop leases'>,))
 """
@@ -53,7 +53,7 @@ class Command(Enum):
 
 
 @dataclass(frozen=True)
-class Begin:
+class EndPhase:
     """The phase shall end: planned, by a policy, or by a signal; `last` when no phase follows."""
 
     last: bool = False
@@ -118,7 +118,7 @@ class CommitFailed:
     """The captured state could not be made durable; training goes on, and a newer state is tried a while later."""
 
 
-Event = (Begin | Regroup | Checkpoint | Drained | Captured | Broken | Gathered) | (
+Event = (EndPhase | Regroup | Checkpoint | Drained | Captured | Broken | Gathered) | (
     Reserved | Entered | Committed | CommitFailed
 )
 
@@ -158,9 +158,9 @@ def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, .
       AssertionError: the event does not belong to this step; the controller is at fault.
     """
     match event:
-        case Begin() | Regroup():
+        case EndPhase() | Regroup():
             assert state.step is Step.RUN, f"a phase change begins in RUN, not in {state.step.name}"
-            state = replace(state, last=isinstance(event, Begin) and event.last, commits=isinstance(event, Begin))
+            state = replace(state, last=isinstance(event, EndPhase) and event.last, commits=isinstance(event, EndPhase))
             if state.committing:
                 return replace(state, begin_waits=True), (Command.AWAIT_COMMIT,)
             if state.commit_failed:

@@ -81,14 +81,13 @@ class InProcess:
         # While the workers compile their gradient, which takes longer
         has_update = run.stages[0].change(run.config.workers) == "optimizer"
         self._compiling = programs.compile_update() if has_update else None
-        self._role = ChiefRole(opening, programs.state_layout, clock, threads=True)
-        self.chief = self._role.chief
+        self.chief = ChiefRole(opening, programs.state_layout, clock, threads=True)
         apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log)
         self._wake = threading.Event()
-        self.chief.state.on_break = self._wake.set
+        self.chief.run_state.on_break = self._wake.set
         self._stop = threading.Event()
         self._transport = transport = InProcessTransport()
-        transport.serve(Services(holder=self._role.committed, chief=self.chief.service), CHIEF)
+        transport.serve(Services(holder=self.chief.committed, chief=self.chief.service), CHIEF)
         published, failed = DevicePublisher(), self._role_failed
         self._primary = primary = Primary(
             programs, published, transport.holder, clock=clock, apply_log=apply_log, completed=self._wake, failed=failed
@@ -109,7 +108,7 @@ class InProcess:
     @property
     def state(self) -> TrainState:
         """The newest state that was committed; the one the run started from before the first commit."""
-        return self._role.state
+        return self.chief.state
 
     def run(self) -> Summary:
         """Run to the end or to a preemption; returns the summary that was written.
@@ -119,7 +118,7 @@ class InProcess:
           Exception: a hook's own error, as it was raised.
         """
         run = self._opening.run
-        controller = self._role.controller(
+        controller = self.chief.controller(
             CHIEF,
             self._recorder,
             servers=lambda: {PRIMARY: self._transport.server(PRIMARY)},
@@ -193,7 +192,8 @@ class InProcess:
         loop.run()
 
     def _role_failed(self, error: HybridSyncError) -> None:
-        self.chief.control.fail(error)
+        with self.chief.control.turn() as chief:
+            chief.waits.fail(error)
         self._break_off(str(error))
 
     def _break_off(self, reason: str) -> None:

@@ -15,7 +15,6 @@ import grpc
 import numpy as np
 
 from hybridsync import __version__
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
@@ -51,6 +50,7 @@ from hybridsync.transport.shared_memory.service import SlabService
 from hybridsync.transport.shared_memory.slabs import SlabMemory
 from hybridsync.transport.tcp.connection import TcpConnection
 from hybridsync.transport.tcp.service import TcpService
+from tests.chief.chiefs import Chief
 from tests.roles import gradient_of, tally_programs, tally_state
 
 PHASE_ID = PhaseId(5, 0xABCD)
@@ -305,8 +305,9 @@ def running() -> Iterator[Job]:
     try:
         primary.enter(phase)
         store.enter(phase)
-        chief.control.announce(phase)
-        chief.control.open_leases()
+        with chief.control.turn() as state:
+            state.begin(phase)
+            state.open_leases()
         leased = chief.service.lease(LeaseRequest(0, 1, PHASE_ID, 0, 0)).ranges
         assert leased[0][0] == 0 and leased[0][1] >= 1
         head.attach(AGENT)

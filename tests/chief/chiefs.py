@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.run_control import RunControl
 from hybridsync.chief.run_state import RunState, RunStateSpec
+from hybridsync.chief.service import ChiefService
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.messages import (
@@ -29,6 +30,13 @@ LONG_SECS = 30.0
 """Far longer than any answer of these tests may take."""
 SERVER = "server:0"
 """Where `hello(0, role="server")` says that it serves."""
+
+
+class Chief:
+    """The state of a run, the service for its roles, and its controller's turns."""
+
+    def __init__(self, state: RunState) -> None:
+        self.state, self.service, self.control = state, ChiefService(state), RunControl(state)
 
 
 class WatchedChief(Chief):
@@ -54,8 +62,9 @@ def make_chief(
 def begin(chief: Chief, spec: str = "asp", end: int = WORKLOAD, number: int = 1, **fields: Any) -> Phase:
     fields = {"members": tuple(range(chief.state.members.num_workers)), **fields}
     phase = phase_of(number, spec, end=end, **fields)
-    chief.control.announce(phase)
-    chief.control.open_leases()
+    with chief.control.turn() as state:
+        state.begin(phase)
+        state.open_leases()
     return phase
 
 

@@ -21,14 +21,13 @@ from hybridsync.chief.bad_units import (
     PoisonUnits,
     Unfit,
 )
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_REFUSED, Diverged, RoleLost
 from hybridsync.interfaces.messages import NON_FINITE, LeaseRequest, RoleEvent
 from hybridsync.interfaces.reports import Report
-from tests.chief.chiefs import WORKLOAD, WatchedChief, begin, enter, lease, served, units_of
+from tests.chief.chiefs import WORKLOAD, Chief, WatchedChief, begin, enter, lease, served, units_of
 from tests.roles import hello, phase_of
 from tests.tasks import plain_sgd, tally_task
 from tests.trainers import NEVER, events_of, is_exact
@@ -91,7 +90,7 @@ def test_a_restarted_chief_that_is_told_again_convicts_at_the_second_process():
     chief.service.role_lost(end(0, RAISED))
     assert chief.state.members.missing_workers() == [1], "its next process is not taken for it"
     chief.service.role_lost(end(1, CRASHED))
-    assert [found.unit for found in chief.control.take_reports().quarantined] == [17]
+    assert [found.unit for found in chief.state.take_reports().quarantined] == [17]
 
 
 @pytest.mark.parametrize(("known", "broken"), [((), True), (((17, 18),), False)])
@@ -100,8 +99,9 @@ def test_a_phase_taken_up_ends_where_its_holder_has_not_heard_of_a_quarantine(kn
     chief = Chief(RunState(Ledger(20, issued=20), 2, "schema", SYSTEM_CLOCK, RunStateSpec(restarted=True)))
     chief.service.role_lost(end(0, RAISED))
     chief.service.role_lost(end(1, RAISED))
-    chief.control.adopt(replace(phase_of(1, "asp"), dropped=known))
-    assert ("units ((17, 18),) are quarantined" in chief.control.broken) == broken
+    with chief.control.turn() as state:
+        state.adopt(replace(phase_of(1, "asp"), dropped=known))
+    assert ("units ((17, 18),) are quarantined" in chief.state.phase_members.broken) == broken
 
 
 def test_a_quarantined_unit_is_never_leased_again_whatever_a_state_says_that_does_not_know_of_it():
@@ -130,17 +130,18 @@ def test_the_chief_drops_the_unit_breaks_the_phase_and_tells():
     chief = Chief(RunState(Ledger(100), 2, "schema", SYSTEM_CLOCK))
     incarnations = [chief.service.register(hello(worker, pid=100 + worker)).incarnation for worker in range(2)]
     phase = phase_of(members=(0, 1), end=100)
-    chief.control.announce(phase)
-    chief.control.open_leases()
+    with chief.control.turn() as state:
+        state.begin(phase)
+        state.open_leases()
     chief.service.lease(LeaseRequest(0, incarnations[0], phase.id, 0, 0))
     chief.service.role_lost(end(0, RAISED, unit=0))
-    assert not chief.control.broken and not chief.control.take_reports().quarantined
+    assert not chief.state.phase_members.broken and not chief.state.take_reports().quarantined
     assert chief.service.lease(LeaseRequest(1, incarnations[1], phase.id, 0, 0)).ranges[0][0] == 0
     chief.service.role_lost(end(1, CRASHED, unit=0))
-    (found,) = chief.control.take_reports().quarantined
+    (found,) = chief.state.take_reports().quarantined
     assert (found.unit, found.workers) == (0, (0, 1))
-    assert "unit 0 is quarantined" in chief.control.broken
-    assert chief.control.ledger.dropped().ranges() == ((0, 1),)
+    assert "unit 0 is quarantined" in chief.state.phase_members.broken
+    assert chief.state.ledger.dropped().ranges() == ((0, 1),)
 
 
 REASON = f"{NON_FINITE}: leaf w, first index [0]"
@@ -181,26 +182,27 @@ def test_a_worker_is_started_again_first_and_quarantined_when_it_does_the_same_a
     assert (first.id, first.pid, first.quarantined) == (1, 101, False)
     assert first.reason.startswith("it is started again: 4 of its units in a row were not finite while others applied ")
     chief.service.register(hello(1, pid=201, restart_count=1))
-    chief.control.close_leases()
+    with chief.control.turn() as state:
+        state.close_leases()
     phase = begin(chief, "asp", end=400, number=2)
     assert len(spoil(chief, phase, 1, (0, 2), incarnation=2)) == MAX_OF_ONE_WORKER
     assert (chief.evicted[1].pid, chief.evicted[1].quarantined) == (201, True)
     assert chief.state.members.quarantined == {}, "it is, when the supervisor says that nobody takes its place"
     chief.service.role_lost(chief.evicted[1])
     assert list(chief.state.members.quarantined) == [1] and chief.state.members.num_awaited() == 2
-    assert [event.id for event in chief.control.take_reports().unfit] == [1]
+    assert [event.id for event in chief.state.take_reports().unfit] == [1]
     chief.service.role_lost(chief.evicted[1])
-    assert not chief.control.take_reports().unfit, "said once"
+    assert not chief.state.take_reports().unfit, "said once"
 
 
 def test_what_a_worker_under_suspicion_had_goes_to_others() -> None:
     chief = make_chief()
     phase = begin(chief, "asp", end=400)
     leases = chief.state.leases
-    chief.control.ledger.lease("worker 1", 8, 400)
+    chief.state.ledger.lease("worker 1", 8, 400)
     leases.doubt(1)
     leases.release_worker(1)
-    assert chief.control.ledger.num_waiting == 8
+    assert chief.state.ledger.num_waiting == 8
     chief.service.register(hello(1, pid=201, restart_count=1))
     assert units_of(lease(chief, phase, 1, incarnation=2)) == [8], "those that wait are not for it"
     assert units_of(lease(chief, phase, 0)) == [0]
@@ -219,7 +221,7 @@ def test_what_a_worker_had_that_ended_at_a_unit_by_itself_goes_to_others(reason,
     phase = begin(chief, "asp", end=400)
     had = units_of(lease(chief, phase, worker))
     chief.service.role_lost(RoleEvent("worker", worker, 100 + worker, reason, 0.0, unit=unit))
-    assert chief.control.ledger.num_waiting == len(had) > 0
+    assert chief.state.ledger.num_waiting == len(had) > 0
     chief.service.register(hello(worker, pid=201, restart_count=1))
     got = units_of(lease(chief, phase, worker, incarnation=2))
     assert (got[0] not in had) == is_doubted, "the same worker would end on the same unit again"
@@ -235,7 +237,8 @@ def test_what_others_wait_with_is_also_for_the_worker_that_ended_at_it() -> None
     chief.service.role_lost(RoleEvent("worker", 1, 101, "exit 1", 0.0, unit=had[0]))
     chief.service.register(hello(1, pid=201, restart_count=1))
     assert set(had) <= set(units_of(lease(chief, phase, 0)))
-    chief.control.reclaim()
+    with chief.control.turn() as state:
+        state.reclaim()
     assert units_of(lease(chief, phase, 1, incarnation=2))
 
 
@@ -295,15 +298,15 @@ def test_in_lock_step_a_unit_belongs_to_the_member_that_its_place_is_dealt_to(sh
                 report = Report("worker", 0, 1, phase.id, applied=((unit, unit + 1),))
             chief.service.report(report)
         known += len(units)
-    assert chief.evicted[0].id == 1 and chief.control.ledger.num_dropped == MAX_OF_ONE_WORKER
+    assert chief.evicted[0].id == 1 and chief.state.ledger.num_dropped == MAX_OF_ONE_WORKER
 
 
 def test_a_run_of_which_every_worker_is_quarantined_saves_and_says_whom_it_lost() -> None:
     chief = make_chief(num_workers=2)
     for worker in range(2):
-        assert chief.state.members.all_quarantined() is None and not chief.control.preempted
+        assert chief.state.members.all_quarantined() is None and not chief.state.preempted
         chief.service.role_lost(RoleEvent("worker", worker, 100 + worker, f"reason {worker}", 0.0, quarantined=True))
-    assert chief.control.preempted
+    assert chief.state.preempted
     with pytest.raises(RoleLost, match=r"no worker is left, .*worker 0: reason 0; worker 1: reason 1"):
         raise chief.state.members.all_quarantined() or AssertionError
 
@@ -311,12 +314,12 @@ def test_a_run_of_which_every_worker_is_quarantined_saves_and_says_whom_it_lost(
 def test_units_that_end_processes_one_after_another_end_the_run_when_nothing_is_applied_between() -> None:
     chief = make_chief()
     begin(chief, "asp", end=WORKLOAD)
-    chief.control.ledger.lease("worker 0", WORKLOAD, 400)
+    chief.state.ledger.lease("worker 0", WORKLOAD, 400)
     for unit in range(MAX_QUARANTINED + 1):
-        assert chief.control.failure is None
+        assert chief.state.waits.failure is None
         for pid in (2 * unit, 2 * unit + 1):
             chief.service.role_lost(RoleEvent("worker", pid % 3, 1000 + pid, "exit 1", 0.0, unit=unit))
-    assert f"the last was unit {MAX_QUARANTINED}: worker" in str(chief.control.failure)
+    assert f"the last was unit {MAX_QUARANTINED}: worker" in str(chief.state.waits.failure)
 
 
 AT_THREE = f"{NON_FINITE}: leaf w, first index [3]"
@@ -404,12 +407,13 @@ def test_the_chief_fails_a_run_that_has_diverged():
     chief = Chief(RunState(Ledger(100), 1, "schema", SYSTEM_CLOCK))
     worker, server = chief.service.register(hello(0)), chief.service.register(hello(0, role="server"))
     phase = phase_of(members=(0,), end=100)
-    chief.control.announce(phase)
-    chief.control.open_leases()
+    with chief.control.turn() as state:
+        state.begin(phase)
+        state.open_leases()
     chief.service.lease(LeaseRequest(0, worker.incarnation, phase.id, 0, 0))
     for unit in range(MAX_NOT_FINITE + 1):
-        if unit >= chief.control.counts().issued:
+        if unit >= chief.state.ledger.counts().issued:
             chief.service.lease(LeaseRequest(0, worker.incarnation, phase.id, unit, unit))
         chief.service.report(Report("server", 0, server.incarnation, phase.id, dropped=((unit, AT_THREE),)))
     with pytest.raises(Diverged, match="11 units in a row"):
-        chief.control.watch(lambda: False, 0.0)
+        chief.control.watch(lambda state: False, 0.0)

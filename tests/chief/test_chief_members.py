@@ -7,14 +7,13 @@ import math
 
 import pytest
 
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import NotRegistered, SchemaMismatch, StaleIncarnation
 from hybridsync.interfaces.messages import STARTED_FIRST, RoleEvent
 from hybridsync.interfaces.reports import Report
-from tests.chief.chiefs import WORKLOAD, begin, collect, enter, lease, make_chief, served, units_of
+from tests.chief.chiefs import WORKLOAD, Chief, begin, collect, enter, lease, make_chief, served, units_of
 from tests.roles import hello, phase_of
 from tests.telemetry.clocks import ManualClock
 
@@ -25,7 +24,7 @@ def test_a_lost_workers_units_go_to_others_first():
     lost = units_of(lease(chief, phase, 1))
     chief.service.role_lost(RoleEvent("worker", 1, 101, "exit code -9", 0.0))
     assert collect(chief, phase, 0)[: len(lost)] == lost
-    assert chief.control.take_fenced() == [(1, 1)]
+    assert chief.state.take_fenced() == [(1, 1)]
     with pytest.raises(StaleIncarnation, match="worker 1"):
         lease(chief, phase, 1)
 
@@ -40,7 +39,7 @@ def test_a_newer_process_takes_the_place_and_starts_a_stream_of_its_own():
         lease(chief, phase, 1)
     assert units_of(lease(chief, phase, 1, incarnation=2)) == before
     assert enter(chief, 1, incarnation=2).phase == phase
-    chief.control.ledger.check()
+    chief.state.ledger.check()
 
 
 def test_the_death_of_a_process_that_was_replaced_already_changes_nothing():
@@ -94,7 +93,7 @@ def test_a_silent_worker_is_lost_when_its_lease_runs_out_and_not_before():
     with chief.control.turn() as state:
         state.expire()
     assert chief.state.members.missing_workers() == [1]
-    (lost,) = [lost for lost in chief.control.take_reports().lost if lost.role == "worker"]
+    (lost,) = [lost for lost in chief.state.take_reports().lost if lost.role == "worker"]
     assert (lost.id, lost.reason) == (1, "no sign of life for 3 s (hang.silent_secs)")
 
 
@@ -114,7 +113,7 @@ def test_a_process_in_the_place_of_another_is_news_and_a_first_one_is_not():
     again = RoleEvent("worker", 1, 500, "restart after signal SIGKILL", 0.0)
     chief.service.role_started(RoleEvent("worker", 1, 101, STARTED_FIRST, 0.0))
     chief.service.role_started(again)
-    assert chief.control.take_reports().restarted == [again]
+    assert chief.state.take_reports().restarted == [again]
 
 
 def test_a_worker_that_is_lost_before_it_came_to_a_restarted_chief_is_waited_for():
@@ -122,7 +121,8 @@ def test_a_worker_that_is_lost_before_it_came_to_a_restarted_chief_is_waited_for
     chief = Chief(
         RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, RunStateSpec(lease_secs=math.inf, restarted=True))
     )
-    chief.control.adopt(None)
+    with chief.control.turn() as state:
+        state.adopt(None)
     chief.service.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
     chief.state.waits.raise_failure()
     assert chief.state.members.missing_workers() == [0, 1]
@@ -135,7 +135,7 @@ def test_a_new_process_that_is_lost_before_it_came_costs_a_running_phase_nothing
     chief.service.role_lost(RoleEvent("worker", 1, 500, "signal SIGKILL", 0.0))
     chief.state.waits.raise_failure()
     assert chief.state.members.missing_workers() == [1]
-    assert [lost.pid for lost in chief.control.take_reports().lost] == [101, 500], "the record is to name both"
+    assert [lost.pid for lost in chief.state.take_reports().lost] == [101, 500], "the record is to name both"
 
 
 def test_registering_again_in_the_same_life_changes_nothing():
@@ -143,11 +143,11 @@ def test_registering_again_in_the_same_life_changes_nothing():
     chief = make_chief(num_workers=2)
     phase = begin(chief)
     units = units_of(lease(chief, phase, 1))
-    chief.control.take_reports()
+    chief.state.take_reports()
     assert chief.service.register(hello(1, pid=101)).incarnation == 1
     assert units_of(lease(chief, phase, 1)) == units
-    assert chief.control.take_reports().joined == [] and chief.control.take_fenced() == []
-    chief.control.ledger.check()
+    assert chief.state.take_reports().joined == [] and chief.state.take_fenced() == []
+    chief.state.ledger.check()
 
 
 def test_an_earlier_life_cannot_come_back():
@@ -179,7 +179,8 @@ def test_a_member_that_has_come_back_from_a_lock_step_phase_may_be_replaced():
     phase = begin(chief, "bsp")
     assert enter(chief, 2).phase == phase
     enter(chief, 2, after=phase.id)
-    chief.control.close_leases()
+    with chief.control.turn() as state:
+        state.close_leases()
     chief.service.role_lost(RoleEvent("worker", 2, 102, "exit code -9", 0.0))
     chief.state.waits.raise_failure()
     chief.service.register(hello(2, pid=500, restart_count=1))

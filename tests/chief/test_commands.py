@@ -75,26 +75,27 @@ def test_a_stop_is_told_to_whoever_starts_the_next_chief_before_it_is_answered()
     chief.state.ask_stop = lambda: told.append(chief.state.preempted)
     chief.service.stop(StopRequest("lunch"))
     chief.service.stop(StopRequest("lunch"))
-    assert told == [False, True] and chief.control.preempted
-    assert chief.control.take_reports().stops == ["lunch"]
+    assert told == [False, True] and chief.state.preempted
+    assert chief.state.take_reports().stops == ["lunch"]
 
 
 def test_who_asks_after_a_callback_waits_for_no_evaluation_and_a_callback_alone_does() -> None:
     chief = make_chief()
-    chief.control.stop("it has converged")
-    assert chief.control.preempted and not chief.control.is_leaving
+    with chief.control.turn() as state:
+        state.stop("it has converged")
+    assert chief.state.preempted and not chief.state.is_leaving
     chief.service.preempt()
-    assert chief.control.is_leaving and chief.control.stop_reason == "it has converged"
+    assert chief.state.is_leaving and chief.state.stop_reason == "it has converged"
 
 
 def test_the_first_mistake_that_a_role_has_met_is_kept() -> None:
     chief = make_chief()
     begin(chief)
     chief.service.role_lost(RoleEvent("worker", 0, 100, "signal SIGKILL", 0.0))
-    assert chief.control.refusal == ""
+    assert chief.state.refusal == ""
     for worker, why in ((1, "the loss raised KeyError"), (2, "the loss raised TypeError")):
         chief.service.role_lost(RoleEvent("worker", worker, 100 + worker, why, 0.0, is_refusal=True))
-    assert chief.control.refusal == "worker 1 refuses to go on: the loss raised KeyError"
+    assert chief.state.refusal == "worker 1 refuses to go on: the loss raised KeyError"
 
 
 def test_the_status_says_who_trains_who_is_lost_and_what_is_ordered() -> None:

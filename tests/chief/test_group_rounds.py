@@ -130,8 +130,9 @@ def test_what_a_worker_tells_twice_is_logged_once_and_in_its_order() -> None:
 
 def begin(chief, spec: str = ALL, end: int = 20):
     phase = phase_of(1, spec, end=end, members=tuple(range(chief.state.members.num_workers)))
-    chief.control.announce(phase)
-    chief.control.open_leases()
+    with chief.control.turn() as state:
+        state.begin(phase)
+        state.open_leases()
     enter_all(chief, phase)
     return phase
 
@@ -146,8 +147,8 @@ def test_what_is_told_at_a_group_round_counts_as_applied() -> None:
     phase = begin(chief)
     ((first, _),) = lease(chief, phase, 0).ranges
     assert come(chief, phase, 0, 1, first) is None
-    assert chief.control.num_applied == 1
-    chief.control.counts()
+    assert chief.state.ledger.num_applied == 1
+    chief.state.ledger.counts()
 
 
 def test_nobody_waits_for_a_worker_that_gets_no_unit() -> None:
@@ -167,7 +168,8 @@ def test_a_worker_without_units_is_called_to_a_full_synchronisation() -> None:
     phase = begin(chief, end=3)
     for worker in range(3):
         lease(chief, phase, worker)
-    chief.control.call_together()
+    with chief.control.turn() as state:
+        state.call_together()
     assert lease(chief, phase, 3) == LeaseReply((), False, join_group=True)
     for worker in (3, 0, 1):
         assert come(chief, phase, worker, 1) is None
@@ -178,7 +180,8 @@ def test_a_worker_without_units_is_called_to_a_full_synchronisation() -> None:
 def test_a_worker_that_gets_units_is_called_before_it_computes_them() -> None:
     chief = make_chief()
     phase = begin(chief)
-    chief.control.call_together()
+    with chief.control.turn() as state:
+        state.call_together()
     reply = lease(chief, phase, 0)
     assert reply.ranges and reply.join_group
 
@@ -187,7 +190,8 @@ def test_a_broken_phase_ends_a_wait_for_a_group() -> None:
     chief = make_chief()
     phase = begin(chief)
     assert come(chief, phase, 0, 1) is None
-    chief.control.break_phase("test")
+    with chief.control.turn() as state:
+        state.break_phase("test")
     with pytest.raises(StalePhase, match="test"):
         come(chief, phase, 0, 1)
 

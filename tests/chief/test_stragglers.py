@@ -7,9 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_control import RunControl
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.plan import NO_PHASE
@@ -17,7 +15,7 @@ from hybridsync.interfaces.messages import PhaseReply, PhaseRequest
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
 from hybridsync.policies.straggler_detector import WINDOW, Decision, Detector
-from tests.chief.chiefs import WORKLOAD, begin
+from tests.chief.chiefs import WORKLOAD, Chief, begin
 from tests.roles import hello, phase_of
 
 
@@ -37,27 +35,27 @@ def report_windows(
     for worker in workers:
         secs = 0.2 if worker == slow else 0.1
         chief.service.report(Report("worker", worker, 1, phase.id, unit_secs=(secs,) * WINDOW * num_windows))
-    return chief.control.take_reports().decisions
+    return chief.state.take_reports().decisions
 
 
 def test_a_slow_worker_is_flagged_by_what_it_reports_of_itself():
     chief = judging_chief()
     (decision,) = report_windows(chief, begin(chief, "bsp"), 4)
-    assert (decision.worker, decision.flagged) == (2, True) and chief.control.stragglers() == (2,)
+    assert (decision.worker, decision.flagged) == (2, True) and chief.state.detector.flagged == (2,)
 
 
 def test_who_is_flagged_stays_so_in_the_next_phase_which_measures_anew():
     chief = judging_chief()
     report_windows(chief, begin(chief, "bsp"), 4)
     assert not report_windows(chief, begin(chief, "asp", number=2), 2, slow=1)
-    assert chief.control.stragglers() == (2,)
+    assert chief.state.detector.flagged == (2,)
 
 
 def test_what_is_said_of_an_earlier_phase_is_not_judged():
     chief = judging_chief()
     earlier = begin(chief, "bsp")
     begin(chief, "asp", number=2)
-    assert not report_windows(chief, earlier, 8) and chief.control.stragglers() == ()
+    assert not report_windows(chief, earlier, 8) and chief.state.detector.flagged == ()
 
 
 def test_a_straggler_that_is_lost_is_one_no_longer():
@@ -65,7 +63,7 @@ def test_a_straggler_that_is_lost_is_one_no_longer():
     report_windows(chief, begin(chief, "asp"), 4)
     with chief.control.turn() as state:
         state.evict("worker", 2, "it said nothing")
-    assert chief.control.stragglers() == ()
+    assert chief.state.detector.flagged == ()
 
 
 def test_a_chief_without_a_detector_flags_nobody():
@@ -90,10 +88,10 @@ def on_gpus(gpus: Sequence[str]) -> Chief:
 
 def test_workers_that_share_a_device_are_not_judged_and_the_others_are():
     chief = on_gpus(["0", "1", "2", "2"])
-    assert chief.control.take_reports().sharers == {2, 3}
+    assert chief.state.take_reports().sharers == {2, 3}
     phase = begin(chief, "bsp")
     assert not report_windows(chief, phase, 8, slow=2)
-    assert chief.control.judged().units_per_sec == pytest.approx({0: 10.0, 1: 10.0})
+    assert chief.state.judged().units_per_sec == pytest.approx({0: 10.0, 1: 10.0})
     (decision,) = report_windows(chief, phase, 8, slow=1)
     assert (decision.worker, decision.flagged, decision.workers) == (1, True, 2)
 
@@ -111,16 +109,17 @@ def test_a_worker_is_judged_again_once_it_has_its_device_for_itself():
 def test_a_flagged_worker_that_gets_to_share_its_device_is_flagged_no_longer():
     chief = on_gpus(["0", "1", "2", "3"])
     report_windows(chief, begin(chief, "asp"), 4, slow=2)
-    assert chief.control.stragglers() == (2,)
+    assert chief.state.detector.flagged == (2,)
     chief.service.register(hello(3, pid=204, restart_count=1, devices=("2",)))
-    assert chief.control.stragglers() == ()
+    assert chief.state.detector.flagged == ()
 
 
 def leave_out(chief: Chief, worker: int) -> Phase:
     """Have a lock-step phase begin without one of four workers."""
     phase = phase_of(1, "bsp", end=WORKLOAD, members=tuple(other for other in range(4) if other != worker))
-    chief.control.announce(phase, left_out=(worker,))
-    chief.control.open_leases()
+    with chief.control.turn() as state:
+        state.begin(phase, left_out=(worker,))
+        state.open_leases()
     return phase
 
 
@@ -146,10 +145,10 @@ def test_what_is_left_out_says_of_itself_is_judged_though_it_is_in_no_phase():
         for worker in range(4):
             phase_id = NO_PHASE if worker == 2 else phase.id
             chief.service.report(Report("worker", worker, 1, phase_id, unit_secs=(0.1,) * WINDOW))
-    (decision,) = chief.control.take_reports().decisions
-    assert (decision.worker, decision.flagged) == (2, False) and chief.control.judged().units_per_sec[
-        2
-    ] == pytest.approx(10.0)
+    (decision,) = chief.state.take_reports().decisions
+    assert (decision.worker, decision.flagged) == (2, False) and chief.state.judged().units_per_sec[2] == pytest.approx(
+        10.0
+    )
 
 
 def test_nobody_waits_for_the_measures_of_who_is_left_out():
@@ -159,7 +158,7 @@ def test_nobody_waits_for_the_measures_of_who_is_left_out():
         for worker in (0, 1, 3):
             secs = 0.15 if worker == 3 else 0.1
             chief.service.report(Report("worker", worker, 1, phase.id, unit_secs=(secs,) * WINDOW))
-    assert [decision.worker for decision in chief.control.take_reports().decisions] == [3]
+    assert [decision.worker for decision in chief.state.take_reports().decisions] == [3]
 
 
 def test_a_worker_that_is_no_longer_left_out_is_called_to_the_next_phase():
@@ -170,10 +169,11 @@ def test_a_worker_that_is_no_longer_left_out_is_called_to_the_next_phase():
 
 
 def test_nobody_measures_itself_while_a_phase_ends_or_breaks():
-    for end in (RunControl.close_leases, lambda control: control.break_phase("a test")):
+    for end in (RunState.close_leases, lambda state: state.break_phase("a test")):
         chief = judging_chief()
         leave_out(chief, 2)
-        end(chief.control)
+        with chief.control.turn() as state:
+            end(state)
         assert ask(chief, 2) is None
 
 
@@ -183,4 +183,4 @@ def test_the_rate_of_a_mesh_is_its_members_and_nobody_elses():
     leases = chief.state.leases
     for at, done in ((1.0, 0), (2.0, 12)):
         leases.record_progress("mesh", done, at)
-    assert chief.control.worker_rates() == pytest.approx({0: 4.0, 1: 4.0, 2: 0.0, 3: 4.0})
+    assert chief.state.worker_rates() == pytest.approx({0: 4.0, 1: 4.0, 2: 0.0, 3: 4.0})

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
@@ -18,7 +17,7 @@ from hybridsync.core.plan import MOST_UPDATES, most_issued
 from hybridsync.interfaces.messages import RoleState
 from hybridsync.interfaces.phase import Phase
 from hybridsync.transport.grpc.codec import encode
-from tests.chief.chiefs import SERVER, lease, units_of
+from tests.chief.chiefs import SERVER, Chief, lease, units_of
 from tests.roles import WORKLOAD, Start, gradient_of, hello, phase_of, push_of
 
 
@@ -30,8 +29,9 @@ def taken_up(**fields: Any) -> tuple[Chief, Phase]:
     phase = replace(phase_of(4, members=(0,), servers=(SERVER,)), **fields)
     chief.service.register(hello(0, role="server", role_state=RoleState(phase, True)))
     chief.service.register(hello(0, role_state=RoleState(phase, True)))
-    chief.control.adopt(phase)
-    chief.control.open_leases()
+    with chief.control.turn() as state:
+        state.adopt(phase)
+        state.open_leases()
     return chief, phase
 
 
@@ -42,7 +42,7 @@ def account_is_wrong() -> None:
 
 def units_that_nobody_can_compute_are_outstanding() -> None:
     chief, _ = taken_up(applied=((2**40, 2**40 + 1),))
-    assert chief.control.counts().outstanding > most_issued(WORKLOAD)
+    assert chief.state.ledger.counts().outstanding > most_issued(WORKLOAD)
 
 
 def more_units_are_handed_out_than_the_run_has() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from hybridsync import EmulationConfig, protocols
-from hybridsync.chief.chief import Chief
 from hybridsync.protocols.base import (
     Average,
     AverageReplicas,
@@ -25,6 +24,7 @@ from hybridsync.protocols.base import (
     Version,
 )
 from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER, SyncMode
+from hybridsync.runtime.role.chief_wiring import ChiefRole
 from hybridsync.trainer import FitResult, Trainer
 from hybridsync.worker import group_runner, phase_runner, server_runner
 from hybridsync.worker.drive_threads import Carriers, drive
@@ -113,7 +113,7 @@ class Revoker:
         self._lock = threading.Lock()
         self._seen: dict[Any, int] = {}
         self.broken: list[Any] = []
-        self.chief: Callable[[], Chief | None] = lambda: None
+        self.chief: Callable[[], ChiefRole | None] = lambda: None
 
     def drive(self, io: IO, carriers: Carriers, *rest: Any) -> None:
         drive(io, {kind: self._stop(do) for kind, do in carriers.items()}, *rest)
@@ -136,7 +136,7 @@ class Revoker:
     def _meet(self) -> None:
         chief = self.chief()
         assert chief is not None
-        control, phase_id = chief.control, chief.state.leases.phase_id
+        control, phase_id = chief.control, chief.run_state.leases.phase_id
         with self._lock:
             if len(self.broken) >= self._times or phase_id in self.broken:
                 return
@@ -144,8 +144,9 @@ class Revoker:
             if self._seen[phase_id] < self._at:
                 return
             self.broken.append(phase_id)
-        control.break_phase("test")
-        assert control.wait_until(lambda: control.gathering, SECS), "nobody is called back"
+        with control.turn() as state:
+            state.break_phase("test")
+        assert control.wait_until(lambda state: state.phase_members.gathering, SECS), "nobody is called back"
 
 
 def fit(plan: str, revoker: Revoker, workdir: pathlib.Path, patch: pytest.MonkeyPatch) -> FitResult:

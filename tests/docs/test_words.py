@@ -20,7 +20,7 @@ GIVEN_UP = {
     "Course": "StageSchedule",
     "Deal": "StepAssignment",
     "Dealt": "WeightedShares",
-    "Desk": "ChiefFront",
+    "Desk": "SimulatedChief",
     "Epoch": "PhaseId",
     "Heart": "Heartbeat",
     "Held": "StateVersion",
@@ -49,7 +49,7 @@ GIVEN_UP = {
 WORDS = {
     "deposit": "upload",
     "deposits": "uploads",
-    "desk": "chief_front, harness",
+    "desk": "chief, harness",
     "epoch": "phase",
     "epochs": "phases",
     "heart": "heartbeat",

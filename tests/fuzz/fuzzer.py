@@ -233,7 +233,7 @@ class Fuzzer:
             job_module.longest_wait = 0.0
             return f"waits for over {MOST_HOLD_SECS:g} s"
         try:
-            job.chief.control.ledger.check()
+            job.chief.state.ledger.check()
             if self.found.messages % 7 == 0:
                 job.read_board()
         except Exception as error:  # noqa: BLE001  # likewise: it is returned as a fault

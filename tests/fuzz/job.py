@@ -20,7 +20,6 @@ from google.protobuf.message import Message
 import hybridsync.transport.grpc
 from hybridsync import __version__, protocols
 from hybridsync.chief import service
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import Waits
@@ -78,6 +77,7 @@ from hybridsync.transport.shared_memory.slabs import SlabMemory
 from hybridsync.transport.tcp import lanes
 from hybridsync.transport.tcp import session as tcp_session
 from hybridsync.worker.replica import Replica
+from tests.chief.chiefs import Chief
 from tests.fuzz.link_calls import ANY_CALL, FRAME_BYTES, LINK, TCP, Link, TcpCall, closed
 from tests.roles import tally_programs, tally_state
 from tests.telemetry.clocks import ManualClock
@@ -295,10 +295,11 @@ class Job:
         for holder in (self.primary, self.store):
             holder.enter(self.phase)
         self.replica.enter(self.phase, 0)
-        self.chief.control.announce(dataclasses.replace(self.phase, spec=spec))
-        self.chief.control.open_leases()
+        with self.chief.control.turn() as state:
+            state.begin(dataclasses.replace(self.phase, spec=spec))
+            state.open_leases()
         self.chief.service.lease(LeaseRequest(0, 1, PHASE_ID, 0, 0))
-        self.chief.control.take_reports()
+        self.chief.state.take_reports()
         self.head.attach(AGENT)
         self.head.take()
         self.head.order(AGENT.index, "start")
@@ -309,7 +310,7 @@ class Job:
         An Enter closes the phase before it starts to fetch the next state, so that one whose fetch fails leaves that
         phase closed, and lets go of what it held: with `entering` these are left out.
         """
-        ledger, sequencer, store = self.chief.control.ledger, self.primary._sequencer, self.store
+        ledger, sequencer, store = self.chief.state.ledger, self.primary._sequencer, self.store
         calls = () if entering else (sequencer.open, sequencer.num_held, store._open)
         return (
             sequencer.count.applied.ranges(),
@@ -318,9 +319,9 @@ class Job:
             ledger._applied.ranges(),
             ledger._dropped.ranges(),
             ledger.holders(),
-            self.chief.control.failure,
+            self.chief.state.waits.failure,
             self.chief.control.orders.pending,
-            self.chief.control.preempted,
+            self.chief.state.preempted,
             sequencer.sequence,
             sequencer.phase,
             id(self.primary._state._shard._state),
@@ -337,21 +338,21 @@ class Job:
 
     def read_board(self) -> None:
         """Read what the chief's controller reads again and again; no message may make that fail."""
-        control = self.chief.control
-        control.take_reports()
-        control.take_fenced()
-        control.orders.take_news()
-        reads = (
-            control.counts,
-            control.behind,
-            control.judged,
-            control.worker_rates,
-            control.stamps,
-            self.chief.state.members.role_states,
-        )
-        for read in reads:
-            read()
-        control.doing()
+        self.chief.control.orders.take_news()
+        with self.chief.control.turn() as state:
+            state.take_reports()
+            state.take_fenced()
+            reads = (
+                state.ledger.counts,
+                state.judged,
+                state.worker_rates,
+                state.doing,
+                state.members.role_states,
+                state.phase_members.first_and_last,
+            )
+            for read in reads:
+                read()
+            state.phase_members.behind(state.members.workers.ids())
         self.primary.take_report()
         self.store.take_report()
         for index, _ in self.head.take():
@@ -362,7 +363,7 @@ class Job:
     def is_spoiled(self) -> bool:
         """Whether messages were accepted after which most others are refused."""
         primary, store = self.primary, self.store
-        over = self.chief.control.failure is not None or bool(self.chief.control.broken)
+        over = self.chief.state.waits.failure is not None or bool(self.chief.state.phase_members.broken)
         return over or {primary.phase_id, store.phase_id} != {PHASE_ID} or not (primary._sequencer.open and store._open)
 
     def good(self) -> dict[str, list[Good]]:

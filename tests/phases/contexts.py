@@ -1,7 +1,9 @@
-"""A context of which a test's stages use a few parts alone."""
+"""A context of which a test's stages use a few parts alone, and what the doubles of a chief share."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -15,3 +17,14 @@ def context_of(**parts: Any) -> RunContext:
     others: dict[str, Any] = dict.fromkeys(each.name for each in fields(RunContext))
     others |= {"clock": SYSTEM_CLOCK, "tick": lambda: None, "watchdog": UNWATCHED}
     return RunContext(**{**others, **parts})
+
+
+class ChiefDouble:
+    """The state of a chief without parts: what a test sets stands for its ledger, its leases and its phase."""
+
+    ledger: Any = property(lambda self: self)
+    leases = phase_members = detector = waits = ledger
+
+    @contextmanager
+    def turn(self) -> Iterator[Any]:
+        yield self

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +16,7 @@ from hybridsync.interfaces.messages import Snapshot
 from hybridsync.phases.reporter import Hook, Reporter, StageTimes
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.training.run import Run
+from tests.phases.contexts import ChiefDouble
 from tests.roles import Start, phase_of
 from tests.tasks import plain_sgd, tally_task
 from tests.telemetry.clocks import ManualClock
@@ -36,23 +35,19 @@ class Members:
 
 
 @dataclass
-class Told:
+class Told(ChiefDouble):
     """A chief that has heard what a test says."""
 
     num_applied: int = 0
     first_leased: float = 100.0
     reports: ReportBuffer = field(default_factory=ReportBuffer)
-    first_and_last: tuple[float, float] = (0.0, 0.0)
+    stamps: tuple[float, float] = (0.0, 0.0)
     rates: dict[int, float] = field(default_factory=dict)
     members: Members = field(default_factory=Members)
     orders: Orders = field(default_factory=Orders)
     preempted: bool = False
     over: bool = False
     stop_reason: str | None = None
-
-    @contextmanager
-    def turn(self) -> Iterator[Any]:
-        yield self
 
     def stop(self, reason: str) -> None:
         self.stop_reason, self.preempted = reason, True
@@ -67,8 +62,8 @@ class Told:
         taken, self.reports = self.reports, ReportBuffer()
         return taken
 
-    def stamps(self) -> tuple[float, float]:
-        return self.first_and_last
+    def first_and_last(self) -> tuple[float, float]:
+        return self.stamps
 
     def worker_rates(self) -> dict[int, float]:
         return self.rates
@@ -113,7 +108,7 @@ class Harness:
     def switch(self, last_applied: float, unit_secs: float = 0.5) -> None:
         """Go from bsp to asp at what bsp applied last."""
         self.reporter.ended(snapshot_of(last_applied=last_applied))
-        self.chief.first_and_last = (0.0, 0.0)
+        self.chief.stamps = (0.0, 0.0)
         self.reporter.entered(self.asp, 50)
         self.reporter.switching(self.bsp, self.asp, snapshot_of(last_applied=last_applied), TIMES, unit_secs)
 

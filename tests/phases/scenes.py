@@ -92,7 +92,8 @@ class Scene:
         return True
 
     def gather(self, unit_secs: float = 0.0, limits: Any = LIMITS) -> Found:
-        self.chief.control.gather()
+        with self.chief.control.turn() as state:
+            state.gather()
         context = context_of(control=self.chief.control, config=SimpleNamespace(hang=limits), saving=self)
         self._recovery = self._recovery or Recovery(
             context, self.holder_at, self.committed_source, HOME, gather_secs=0.2
@@ -123,5 +124,6 @@ def served() -> Scene:
     """Return an asynchronous phase that all have entered, broken by a worker's word."""
     scene = Scene("asp")
     enter_all(scene.chief, scene.phase)
-    scene.chief.control.break_phase("test")
+    with scene.chief.control.turn() as state:
+        state.break_phase("test")
     return scene

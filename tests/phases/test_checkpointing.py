@@ -34,6 +34,7 @@ from hybridsync.training.buffer_layout import Layout, fingerprint
 from hybridsync.training.run import Run
 from hybridsync.training.snapshot import CommittedState, SnapshotBuffer
 from hybridsync.training.state import TrainState
+from tests.phases.contexts import ChiefDouble
 from tests.roles import Start, phase_of
 from tests.tasks import plain_sgd, tally_task
 from tests.telemetry.clocks import ManualClock
@@ -297,28 +298,30 @@ PHASE = phase_of(1, end=WORKLOAD)
 
 
 @dataclass
-class Chief:
+class Chief(ChiefDouble):
     """What the chief knows, and a wait in which the clock goes on."""
 
     clock: ManualClock
     num_applied: int = 0
     rates: dict[int, float] = field(default_factory=lambda: {0: 50.0, 1: 50.0})
-    first_and_last: tuple[float, float] = (1.0, 2.0)
+    stamps: tuple[float, float] = (1.0, 2.0)
     preempted: bool = False
     is_leaving: bool = False
     stop_reason: str | None = None
-    ledger: Ledger = field(default_factory=lambda: Ledger(WORKLOAD))
+
+    def to_json(self, applied: Any, dropped: Any) -> dict[str, Any]:
+        return Ledger(WORKLOAD).to_json(applied, dropped)
 
     def worker_rates(self) -> dict[int, float]:
         return self.rates
 
-    def stamps(self) -> tuple[float, float]:
-        return self.first_and_last
+    def first_and_last(self) -> tuple[float, float]:
+        return self.stamps
 
     def wait_until(self, ready: Any, secs: float) -> bool:
-        if not ready():
+        if not ready(self):
             self.clock.advance(secs)
-        return ready()
+        return ready(self)
 
 
 @dataclass
@@ -467,7 +470,7 @@ def test_a_save_is_due_so_many_seconds_after_the_last_one_was_taken_note_of(harn
     ("change", "due"),
     [
         ({}, True),
-        ({"first_and_last": (0.0, 0.0)}, False),
+        ({"stamps": (0.0, 0.0)}, False),
         ({"rates": {}}, False),
         ({"num_applied": WORKLOAD - 240}, False),
         ({"num_applied": WORKLOAD - 260}, True),
@@ -500,10 +503,10 @@ def test_a_save_that_failed_is_due_a_while_later_also_right_before_the_end_of_th
     assert harness.saving.secs_to_retry == RETRY_SECS and not harness.saving.is_due(PHASE)
     harness.clock.advance(RETRY_SECS)
     assert harness.saving.secs_to_retry == math.inf and harness.saving.is_due(PHASE)
-    harness.chief.first_and_last = (0.0, 0.0)
+    harness.chief.stamps = (0.0, 0.0)
     assert harness.saving.is_due(PHASE), "servers hold a phase's state from its start"
     assert not harness.saving.is_due(replace(PHASE, spec="bsp")), "its members may not hold it yet"
-    harness.chief.first_and_last = (1.0, 2.0)
+    harness.chief.stamps = (1.0, 2.0)
     harness.submit()
     assert not harness.saving.is_due(PHASE), "it is tried"
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,18 +13,18 @@ from hybridsync.core.errors import EXIT_FAILED, CheckpointError, HybridSyncError
 from hybridsync.phases.controller import Controller
 from hybridsync.phases.run_context import ControllerState, Start
 from hybridsync.phases.state_machine import (
-    Begin,
     Captured,
     Command,
     CommitFailed,
     Committed,
     Drained,
+    EndPhase,
     Entered,
     Event,
     Gathered,
     Reserved,
 )
-from tests.phases.contexts import context_of
+from tests.phases.contexts import ChiefDouble, context_of
 from tests.roles import Start as StartingState
 
 WORKLOAD = 64
@@ -40,7 +38,7 @@ class FakeMembers:
         return None
 
 
-class FakeControl:
+class FakeControl(ChiefDouble):
     """A chief that hears how the run ends."""
 
     num_applied = WORKLOAD
@@ -51,10 +49,6 @@ class FakeControl:
         self.members = FakeMembers()
         self.failed: HybridSyncError | None = None
         self.preempted, self.broken = False, ""
-
-    @contextmanager
-    def turn(self) -> Iterator[Any]:
-        yield self
 
     def preempt(self) -> None:
         self.preempted = True
@@ -173,7 +167,7 @@ class Roles:
     def await_all(self) -> None: ...
 
 
-LAST = (Begin(last=True), Drained(last=True), Captured(last=True), None, Committed(), None)
+LAST = (EndPhase(last=True), Drained(last=True), Captured(last=True), None, Committed(), None)
 """How the last phase of a run ends: watched, drained, captured, submitted, committed, finished."""
 
 
@@ -189,7 +183,7 @@ def test_a_run_of_one_phase_carries_out_every_command_in_the_machines_order():
 
 def test_what_was_to_follow_in_a_phase_that_breaks_is_left_out():
     broken = PhaseBroken("worker 3 was lost")
-    switch = (Begin(), Drained(), Captured(), broken)  # submitting breaks: RESERVE stood behind it
+    switch = (EndPhase(), Drained(), Captured(), broken)  # submitting breaks: RESERVE stood behind it
     harness = Harness(Reserved(1), Entered(), None, *switch, Gathered(), Reserved(2), Entered(), None)
     with pytest.raises(LaidOut):
         harness.controller.run()

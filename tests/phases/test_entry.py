@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.collectives.backend import NO_GROUP
@@ -31,6 +30,7 @@ from hybridsync.phases.process_groups import APART, NONE, ProcessGroups
 from hybridsync.phases.run_context import ControllerState
 from hybridsync.phases.schedule import Segment
 from hybridsync.telemetry.switch_costs import StageTimer
+from tests.chief.chiefs import Chief
 from tests.phases.contexts import context_of
 from tests.roles import CHIEF, WORKLOAD, hello, phase_of
 from tests.roles import Start as StartingState
@@ -148,12 +148,15 @@ def test_a_server_that_refuses_ends_the_wait_by_its_own_words(harness: Harness) 
 
 
 def test_a_phase_that_breaks_ends_the_wait_unless_it_is_the_one_that_was_left(harness: Harness) -> None:
-    harness.chief.control.announce(phase_of(1, "bsp", members=(0, 1)))
+    with harness.chief.control.turn() as state:
+        state.begin(phase_of(1, "bsp", members=(0, 1)))
     entering = harness.begin()
-    harness.chief.control.break_phase("unit 3 is quarantined")
+    with harness.chief.control.turn() as state:
+        state.break_phase("unit 3 is quarantined")
     with pytest.raises(PhaseBroken, match="unit 3 is quarantined"):
         entering.result(SECS)
-    harness.chief.control.gather()
+    with harness.chief.control.turn() as state:
+        state.gather()
     for server in harness.servers.values():
         server.go_on.set()
     harness.begin().result(SECS)
@@ -211,7 +214,7 @@ class Members:
     """Live workers, each with the process group that it has joined."""
 
     def __init__(self, groups: dict[int, str]) -> None:
-        self.groups = groups
+        self.groups, self.begun = groups, list[Phase]()
 
     def live_workers(self) -> tuple[int, ...]:
         return tuple(sorted(self.groups))
@@ -227,7 +230,10 @@ class Members:
         """Stand for the chief's state and for all that is read in it."""
         workers = SimpleNamespace(ids=self.live_workers)
         yield SimpleNamespace(
-            evict=self.evict, members=SimpleNamespace(workers=workers, process_groups=self.process_groups)
+            evict=self.evict,
+            members=SimpleNamespace(workers=workers, process_groups=self.process_groups),
+            ledger=Ledger(WORKLOAD),
+            begin=lambda phase, left_out: self.begun.append(phase),
         )
 
 
@@ -241,13 +247,9 @@ class Entry:
 
     def __init__(self, groups: dict[int, str], *renewals: dict[int, str]) -> None:
         self.members, self.renewals = Members(groups), list(renewals)
-        self.told, self.announced, self.awaited = list[str](), list[Phase](), list[tuple[int, ...]]()
+        self.told, self.announced, self.awaited = list[str](), self.members.begun, list[tuple[int, ...]]()
         state = ControllerState(StartingState().snapshot, CHIEF, "planned", phase_id=PhaseId(1, 77))
-        control: Any = SimpleNamespace(
-            turn=self.members.turn,
-            ledger=Ledger(WORKLOAD),
-            announce=lambda phase, left_out: self.announced.append(phase),
-        )
+        control: Any = SimpleNamespace(turn=self.members.turn)
         source: Any = SimpleNamespace(publish=lambda: state.snapshot)
         policy_driver: Any = SimpleNamespace(
             next_segment=lambda units: Segment("bsp", WORKLOAD, 1),

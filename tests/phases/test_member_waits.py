@@ -8,6 +8,7 @@ import pytest
 
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.membership import VACANT_SECS
+from hybridsync.chief.run_state import RunState
 from hybridsync.config import RunConfig
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import Preempted, WaitTimeout
@@ -68,11 +69,11 @@ def rejoin(at: dict[float, Callable[[WatchedChief], object]]) -> tuple[WatchedCh
     clock = ManualClock(now=0.0)
     chief = WatchedChief(Ledger(10), 2, clock=clock)
 
-    def wait_until(ready: Callable[[], bool], secs: float) -> bool:
+    def wait_until(ready: Callable[[RunState], bool], secs: float) -> bool:
         clock.advance(secs)
         for due in [due for due in at if due <= clock.monotonic()]:
             at.pop(due)(chief)
-        return ready()
+        return ready(chief.state)
 
     chief.control.wait_until = wait_until
     there = [("chief", 0, 0, 1), ("supervisor", 0, 0, 2), ("worker", 0, 0, 100), ("worker", 1, 0, 101)]
@@ -93,7 +94,7 @@ def test_a_restarted_chief_waits_for_who_stands_still_and_gives_up_who_stays_sil
     (event,) = chief.evicted
     assert (event.role, event.id, event.pid) == ("worker", 1, 101)
     assert event.reason == "no sign of life for 60 s since the chief was restarted (hang.silent_secs)"
-    assert chief.control.take_reports().lost == chief.evicted
+    assert chief.state.take_reports().lost == chief.evicted
     chief, secs = rejoin({**SERVER_COMES, 1.0: lambda c: c.service.register(hello(0)), 40.0: _comes_late})
     assert 40.0 <= secs < 41.0 and chief.evicted == [] and chief.state.members.workers.ids() == (0, 1)
 

@@ -11,7 +11,7 @@ from hybridsync.core.errors import WorkdirError
 from hybridsync.interfaces.commands import PENDING, Order
 from hybridsync.phases.policy_driver import KEEP_AGAIN_SECS
 from hybridsync.phases.schedule import Segment
-from hybridsync.phases.state_machine import Begin
+from hybridsync.phases.state_machine import EndPhase
 from hybridsync.policies.actions import PLANNED, ExcludeWorkers, TemporaryProtocol
 from tests.phases.test_policy_driver import WORKLOAD, Harness
 
@@ -19,7 +19,7 @@ from tests.phases.test_policy_driver import WORKLOAD, Harness
 def test_an_order_is_a_switch_and_lasts_to_the_end_of_its_stage() -> None:
     harness = Harness("bsp:50%,asp")
     harness.control.orders.give("ssp", 40)
-    assert harness.look(40) == (Begin(), "ordered")
+    assert harness.look(40) == (EndPhase(), "ordered")
     phase = harness.enter(44)
     assert (phase.spec, phase.end_units) == ("ssp", 200)
     assert harness.look(100) is None
@@ -32,7 +32,7 @@ def test_a_later_order_takes_the_place_of_the_first_and_of_one_that_is_pending()
     harness.enter(44)
     harness.control.orders.give("gba", 60)
     harness.control.orders.give("bsp", 61)
-    assert harness.look(64) == (Begin(), "ordered")
+    assert harness.look(64) == (EndPhase(), "ordered")
     assert harness.enter(64).spec == "bsp"
     assert harness.look(100) is None
     harness.enter(120)  # broken and entered again
@@ -45,7 +45,7 @@ def test_an_order_waits_for_the_phase_to_have_begun_and_is_not_lost() -> None:
     harness.control.first = 0.0
     assert harness.look(0) is None
     harness.control.first = 1.0
-    assert harness.look(4) == (Begin(), "ordered")
+    assert harness.look(4) == (EndPhase(), "ordered")
 
 
 def test_an_order_that_comes_with_the_end_of_its_stage_is_for_the_next_one() -> None:
@@ -70,7 +70,7 @@ def test_an_order_ends_a_detour_and_takes_back_who_was_left_out() -> None:
     harness.look(40)
     assert harness.enter(44).spec == "asp"
     harness.control.orders.give("asp", 60)
-    assert harness.look(64) == (Begin(), "ordered")
+    assert harness.look(64) == (EndPhase(), "ordered")
     made_up_for = Segment("asp", 220, 0, order=1)  # 20 units of the detour
     assert harness.policy_driver.next_segment(64) == made_up_for
     harness = Harness("bsp:50%,asp")
@@ -107,7 +107,7 @@ def test_an_order_of_the_protocol_under_way_takes_back_who_was_left_out_and_hold
     harness.look(40)
     assert harness.enter(44).members == (0, 1, 3)
     harness.control.orders.give("bsp", 60)
-    assert harness.look(64) == (Begin(), "ordered")
+    assert harness.look(64) == (EndPhase(), "ordered")
     assert harness.enter(64).members == (0, 1, 2, 3)
     views = len(harness.policy.views)
     assert harness.look(80) is None and len(harness.policy.views) == views
@@ -146,7 +146,7 @@ def test_a_restarted_chief_carries_out_what_the_last_one_took() -> None:
     again = Harness("asp:50%,bsp")
     again.control.orders = harness.control.orders
     again.policy_driver.adopt(harness.phase)
-    assert again.look(50) == (Begin(), "ordered")
+    assert again.look(50) == (EndPhase(), "ordered")
 
 
 class FullDisk(OrdersInMemory):
@@ -179,7 +179,7 @@ def test_an_order_whose_stage_no_disk_kept_is_bound_by_the_next_chief_from_its_p
     harness.control.orders = Orders(store)
     harness.control.orders.give("ssp", 40)
     store.is_full = True
-    assert harness.look(40) == (Begin(), "ordered")
+    assert harness.look(40) == (EndPhase(), "ordered")
     phase = replace(harness.enter(44), applied=((0, 44),))
     store.is_full = False
     again = Harness("bsp:50%,asp")
@@ -203,7 +203,7 @@ def test_an_order_whose_phase_was_about_to_be_announced_is_carried_out_by_the_ne
     again.policy_driver.adopt(phase)
     again.phase = phase
     assert (again.policy_driver.schedule.since, again.policy_driver.schedule.ends) == (None, ())
-    assert again.look(64) == (Begin(), "ordered")
+    assert again.look(64) == (EndPhase(), "ordered")
     assert again.policy_driver.next_segment(68) == Segment("gba", 200, 0, order=2)
 
 
@@ -218,5 +218,5 @@ def test_a_detour_stays_one_though_its_protocol_is_ordered_while_the_chief_is_re
     again.control.orders = harness.control.orders
     again.policy_driver.adopt(phase)
     again.phase = phase
-    assert again.look(64) == (Begin(), "ordered")
+    assert again.look(64) == (EndPhase(), "ordered")
     assert again.policy_driver.next_segment(64) == Segment("asp", 220, 0, order=1)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +12,11 @@ from hybridsync.config import PolicyConfig, RunConfig
 from hybridsync.interfaces.phase import Phase
 from hybridsync.phases.policy_driver import PolicyDriver
 from hybridsync.phases.schedule import Segment
-from hybridsync.phases.state_machine import Begin, Regroup
+from hybridsync.phases.state_machine import EndPhase, Regroup
 from hybridsync.policies.actions import PLANNED, Action, Choice, ExcludeWorkers, TemporaryProtocol, View, WeightedShares
 from hybridsync.policies.straggler_detector import Judged
 from hybridsync.training.run import Run
+from tests.phases.contexts import ChiefDouble
 from tests.roles import phase_of
 from tests.tasks import plain_sgd, tally_task
 from tests.telemetry.clocks import ManualClock
@@ -33,12 +31,16 @@ class FakeMembers:
 
     live: tuple[int, ...] = (0, 1, 2, 3)
 
-    def live_workers(self) -> tuple[int, ...]:
+    @property
+    def workers(self) -> Any:
+        return self
+
+    def ids(self) -> tuple[int, ...]:
         return self.live
 
 
 @dataclass
-class FakeControl:
+class FakeControl(ChiefDouble):
     """What the chief would know."""
 
     members: FakeMembers = field(default_factory=FakeMembers)
@@ -47,16 +49,8 @@ class FakeControl:
     flagged: tuple[int, ...] = ()
     orders: Orders = field(default_factory=Orders)
 
-    @contextmanager
-    def turn(self) -> Iterator[Any]:
-        workers = SimpleNamespace(ids=self.members.live_workers)
-        yield SimpleNamespace(members=SimpleNamespace(workers=workers))
-
-    def stamps(self) -> tuple[float, float]:
+    def first_and_last(self) -> tuple[float, float]:
         return self.first, self.first
-
-    def stragglers(self) -> tuple[int, ...]:
-        return self.flagged
 
     def judged(self) -> Judged:
         rates = {worker: 5.0 if worker in self.flagged else 20.0 for worker in range(4)}
@@ -137,10 +131,10 @@ def test_other_members_regroup_and_another_protocol_is_a_switch():
     assert harness.look(40) == (Regroup(), "policy")
     assert harness.enter(44).members == (0, 1, 3) and harness.policy_driver.left_out(harness.phase) == (2,)
     harness.policy.wants = TemporaryProtocol("asp")
-    assert harness.look(60) == (Begin(), "policy")
+    assert harness.look(60) == (EndPhase(), "policy")
     assert harness.enter(63).spec == "asp" and harness.phase.end_units == WORKLOAD
     harness.policy.wants = PLANNED
-    assert harness.look(100) == (Begin(), "policy")
+    assert harness.look(100) == (EndPhase(), "policy")
     phase = harness.enter(103)
     assert (phase.spec, phase.members, phase.end_units) == ("bsp", (0, 1, 2, 3), 240)
 
@@ -167,7 +161,7 @@ def test_nothing_is_asked_in_a_stage_that_is_not_lock_step_or_is_over():
 def test_a_decision_that_comes_after_the_end_of_its_stage_changes_nothing():
     harness = Harness()
     harness.policy.wants = TemporaryProtocol("asp")
-    assert harness.look(196) == (Begin(), "policy")
+    assert harness.look(196) == (EndPhase(), "policy")
     harness.enter(200)
     assert harness.policy_driver.schedule.detours == () and harness.policy_driver.next_segment(200) == Segment(
         "asp", WORKLOAD, 1
@@ -184,11 +178,11 @@ def test_a_run_that_ends_while_its_policy_is_asked_is_asked_about_as_it_was(monk
     """Workers report beside the controller's thread, so that the last unit may come between two looks at the chief."""
     harness = Harness("bsp")
 
-    def live_workers() -> tuple[int, ...]:
+    def ids() -> tuple[int, ...]:
         harness.control.num_applied = WORKLOAD
         return harness.control.members.live
 
-    monkeypatch.setattr(harness.control.members, "live_workers", live_workers)
+    monkeypatch.setattr(harness.control.members, "ids", ids)
     assert harness.look(396) is None and harness.policy.views[-1].units_left == 4
 
 
@@ -274,7 +268,7 @@ def test_a_restarted_chief_takes_a_detour_up_of_which_the_last_commit_did_not_te
     phase = replace(phase_of(4, "asp", end=WORKLOAD, servers=SERVERS), applied=((0, 100),))
     harness.policy_driver.adopt(phase)
     harness.phase, harness.policy.wants = phase, PLANNED
-    assert harness.look(150) == (Begin(), "policy")
+    assert harness.look(150) == (EndPhase(), "policy")
     assert harness.enter(150).end_units == 250
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +11,10 @@ from hybridsync.chief.membership import Doing
 from hybridsync.config import HangConfig
 from hybridsync.core.deadlines import LATE_SECS
 from hybridsync.core.errors import PhaseBroken, WaitTimeout
-from hybridsync.interfaces.messages import StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import COMPUTING, READING, WAITING
 from hybridsync.phases.progress_watchdog import ProgressWatchdog
+from tests.phases.contexts import ChiefDouble
 from tests.roles import phase_of
 from tests.telemetry.clocks import ManualClock
 
@@ -41,9 +39,16 @@ class FakeMembers:
         self.silent_secs = secs
         return self.silent_roles
 
+    @property
+    def workers(self) -> Any:
+        return self
+
+    def ids(self) -> tuple[int, ...]:
+        return PHASE.members
+
 
 @dataclass
-class FakeControl:
+class FakeControl(ChiefDouble):
     """What the chief would know."""
 
     num_applied: int = 0
@@ -55,9 +60,8 @@ class FakeControl:
     inside: list[int] = field(default_factory=lambda: [0, 1])
     said: dict[int, Doing] = field(default_factory=dict)
 
-    @contextmanager
-    def turn(self) -> Iterator[FakeMembers]:
-        yield self.members
+    def __post_init__(self) -> None:
+        self.evict, self.silent = self.members.evict, self.members.silent
 
     def doing(self, secs: float) -> dict[int, Doing]:
         return self.said if any(each.secs > secs for each in self.said.values()) else {}
@@ -65,20 +69,20 @@ class FakeControl:
     def worker_rates(self) -> dict[int, float]:
         return dict.fromkeys(PHASE.members, self.rate / len(PHASE.members))
 
-    def behind(self) -> list[int]:
+    def behind(self, live: tuple[int, ...]) -> list[int]:
         return [0]
 
     def break_phase(self, reason: str) -> None:
         self.broken = reason
 
-    def all_leased(self, phase: object) -> bool:
-        return True
+    def room(self, end_units: int) -> int:
+        return 0
 
     def reclaim(self) -> dict[str, int]:
         return self.held
 
-    def missing_drained(self) -> list[int]:
-        return self.inside
+    def is_drained(self) -> bool:
+        return not self.inside or bool(self.broken)
 
     def call_together(self) -> None:
         self.called = True
@@ -87,10 +91,11 @@ class FakeControl:
         return False
 
     def wait_until(self, ready: Any, secs: float) -> bool:
-        return ready()
+        return ready(self)
 
-    def as_broken(self) -> PhaseBroken:
-        return PhaseBroken(self.broken)
+    def raise_broken(self) -> None:
+        if self.broken:
+            raise PhaseBroken(self.broken)
 
 
 class FakeReporter:
@@ -253,7 +258,7 @@ def test_a_full_synchronisation_that_somebody_does_not_come_to_breaks_the_phase(
         lost(role, worker, reason)
         control.broken = reason
 
-    control.members.evict = evict
+    control.evict = evict
     with pytest.raises(PhaseBroken, match="worker 2 has been"):
         pace_of(control, clock).await_together(GROUPED, lambda: clock.advance(1.0), final=False)
     assert control.called and control.members.evicted == [2]
@@ -283,44 +288,6 @@ def test_threads_that_all_wait_end_the_run_by_who_is_behind() -> None:
     control, clock = FakeControl(said=members(PHASE, _0=(WAITING, 99.0), _1=(WAITING, 99.0))), ManualClock()
     with pytest.raises(WaitTimeout, match=r"workers \[0\] are behind"):
         elapse(pace_of(control, clock, threads=True), clock, FIRST_SECS + 1.0)
-
-
-@dataclass
-class Back(FakeControl):
-    """Who has come back from a phase of four, with how many units."""
-
-    held_units: tuple[int | None, ...] = ()
-
-    def drained(self) -> dict[int, Any]:
-        states = (None if units is None else StateVersion(PHASE.id, units, units, "") for units in self.held_units)
-        return dict(enumerate(states))
-
-    def missing_drained(self) -> list[int]:
-        return [worker for worker in PHASE.members if worker >= len(self.held_units)]
-
-
-def back(*units: int | None, **more: Any) -> ProgressWatchdog:
-    control: Any = Back(held_units=units, **more)
-    return pace_of(control, ManualClock())
-
-
-def test_a_lock_step_phase_is_over_when_everybody_is_back_and_another_when_its_units_are_applied():
-    end, num = PHASE.end_units, len(PHASE.members)
-    assert not back(*[end] * (num - 1)).is_over(PHASE) and back(*[end] * num).is_over(PHASE)
-    assert back(num_applied=end).is_over(SERVED) and not back().is_over(SERVED)
-
-
-def test_a_lock_step_phase_is_short_by_what_the_furthest_of_those_who_are_back_holds():
-    end = PHASE.end_units
-    assert back(end - 1, None).is_short(PHASE) and back(end - 1, None).units_reached() == end - 1
-    assert not back(end, end - 1).is_short(PHASE) and not back().is_short(PHASE)
-    assert not back(end - 1).is_short(SERVED)
-
-
-def test_a_phase_is_drained_when_nobody_is_missing_or_it_has_broken():
-    num = len(PHASE.members)
-    assert not back(*[1] * (num - 1)).is_drained()
-    assert back(*[1] * num).is_drained() and back(broken="worker 1 is gone").is_drained()
 
 
 def test_nobody_is_called_together_who_has_left_the_group_phase() -> None:

@@ -175,8 +175,8 @@ def test_who_reads_data_is_waited_for_and_who_was_only_to_leave_a_wait_is_not_fo
         scene.chief.service.report(Report("worker", worker, 1, scene.phase.id, doing=doing))
 
     def come_back() -> None:
-        while scene.chief.control.missing_back() == [1, 3]:
-            scene.chief.control.wait_until(lambda: False, 0.01)
+        while scene.chief.state.missing_back() == [1, 3]:
+            scene.chief.control.wait_until(lambda state: False, 0.01)
         scene.back(3, 12)
 
     with meanwhile(come_back):
@@ -208,8 +208,13 @@ def test_who_dies_while_it_is_waited_for_is_not_waited_for_any_more():
 
 def test_the_runs_own_failure_ends_the_wait():
     scene = lock_step()
+
+    def fail() -> None:
+        with scene.chief.control.turn() as state:
+            state.waits.fail(HybridSyncError("the user interrupted"))
+
     with (
-        meanwhile(lambda: scene.chief.control.fail(HybridSyncError("the user interrupted"))),
+        meanwhile(fail),
         pytest.raises(HybridSyncError, match="the user interrupted"),
     ):
         scene.gather(unit_secs=SECS)
@@ -223,7 +228,7 @@ def test_a_role_that_cannot_be_reached_breaks_the_phase_by_what_was_tried(error)
     scene = Scene("bsp")
     with pytest.raises(PhaseBroken, match=f"the state could not be captured: {error}"), reach(scene):
         raise error
-    assert scene.chief.control.broken == f"the state could not be captured: {error}"
+    assert scene.chief.state.phase_members.broken == f"the state could not be captured: {error}"
 
 
 def reach(scene: Scene) -> Reach:
@@ -235,10 +240,11 @@ def test_other_errors_and_the_runs_own_end_pass_as_they_are():
     with pytest.raises(CheckpointError), reach(scene):
         raise CheckpointError("the disk is full")
     failure = RoleLost("worker 1 was lost before the run began")
-    scene.chief.control.fail(failure)
+    with scene.chief.control.turn() as state:
+        state.waits.fail(failure)
     with pytest.raises(RoleLost, match="before the run began"), reach(scene):
         scene.chief.state.waits.raise_failure()
-    assert scene.chief.control.broken == ""
+    assert scene.chief.state.phase_members.broken == ""
 
 
 def test_a_run_that_gets_nowhere_says_how_often_it_tried_and_why():
@@ -248,10 +254,11 @@ def test_a_run_that_gets_nowhere_says_how_often_it_tried_and_why():
 
 def test_a_worker_that_asks_for_the_next_phase_is_back_whatever_it_holds():
     scene = lock_step()
-    scene.chief.control.gather()
+    with scene.chief.control.turn() as state:
+        state.gather()
     for worker in (0, 1, 3):
         scene.chief.service.next_phase(PhaseRequest(worker, 1, scene.phase.id, None))
-    assert scene.chief.control.missing_back() == []
+    assert scene.chief.state.missing_back() == []
 
 
 def test_a_worker_that_has_just_registered_is_asked_what_it_holds():
@@ -455,7 +462,7 @@ def test_a_lock_step_phase_that_loses_a_member_as_its_drain_begins_goes_on_from_
     stage = stage_of(scene)
     scene.answers["worker:0"] = snapshot_of(scene.phase.id, 4)
     told(scene)
-    assert scene.chief.control.num_applied == 8, "the ledger is a step ahead of worker 0"
+    assert scene.chief.state.ledger.num_applied == 8, "the ledger is a step ahead of worker 0"
     scene.die(3)
     with pytest.raises(PhaseBroken, match="worker 3 was lost"):
         stage.drain()
@@ -464,5 +471,5 @@ def test_a_lock_step_phase_that_loses_a_member_as_its_drain_begins_goes_on_from_
     for worker, units in [(0, 4), (1, 8), (2, 8)]:
         scene.back(worker, units)
     found = scene.gather()
-    scene.chief.control.restore(found.snapshot, rolled_back=found.rolled_back)
-    assert (found.source, found.snapshot.held.units, scene.chief.control.num_applied) == ("worker:1", 8, 8)
+    scene.chief.state.restore(found.snapshot, rolled_back=found.rolled_back)
+    assert (found.source, found.snapshot.held.units, scene.chief.state.ledger.num_applied) == ("worker:1", 8, 8)

@@ -35,7 +35,7 @@ def test_a_switch_is_written_once_its_stall_and_its_commit_are_known(harness: Ha
     harness.switch(last_applied=200.0)
     harness.after(0.1)
     assert harness.reporter.switch_pending and events_of(harness.workdir, "switch") == []
-    harness.after(0.1, first_and_last=(203.0, 203.0))
+    harness.after(0.1, stamps=(203.0, 203.0))
     assert harness.reporter.switch_pending and events_of(harness.workdir, "switch") == []
     harness.reporter.committed(Commit(50, 1000, 4.0))
     assert not harness.reporter.switch_pending
@@ -55,7 +55,7 @@ def test_a_switch_whose_commit_is_known_first_waits_for_the_first_update(harness
     harness.reporter.committed(Commit(50, 1000, 4.0))
     harness.after(0.1)
     assert harness.reporter.switch_pending
-    harness.after(0.1, first_and_last=(200.2, 200.2), reports=ReportBuffer(compile_secs=0.25))
+    harness.after(0.1, stamps=(200.2, 200.2), reports=ReportBuffer(compile_secs=0.25))
     (switch,) = events_of(harness.workdir, "switch")
     assert (switch["stall_secs"], switch["compile_secs"]) == (0.0, 0.25), "no stall is shorter than none"
 
@@ -70,23 +70,23 @@ def test_the_stall_of_a_phase_that_ended_at_once_is_read_from_its_snapshot(harne
 def test_a_switch_before_which_nothing_was_applied_has_no_stall(harness: Harness) -> None:
     harness.switch(last_applied=0.0)
     harness.reporter.committed(Commit(0, 1000, 4.0))
-    harness.after(0.1, first_and_last=(300.0, 300.0))
+    harness.after(0.1, stamps=(300.0, 300.0))
     assert events_of(harness.workdir, "switch")[0]["stall_secs"] == 0.0
 
 
 def test_a_switch_whose_commit_was_lost_is_written_with_the_next_one(harness: Harness) -> None:
     harness.switch(last_applied=200.0)
-    harness.after(0.1, first_and_last=(203.0, 203.0))
+    harness.after(0.1, stamps=(203.0, 203.0))
     harness.reporter.not_durable(50, "the disk is full")
     third = phase_of(3, "bsp", end=WORKLOAD)
     harness.reporter.ended(snapshot_of(last_applied=300.0))
-    harness.chief.first_and_last = (0.0, 0.0)
+    harness.chief.stamps = (0.0, 0.0)
     harness.reporter.entered(third, 80)
     harness.reporter.switching(harness.asp, third, snapshot_of(last_applied=300.0), TIMES, 0.5)
     harness.reporter.committed(Commit(80, 1000, 4.0))
     assert [event["to"] for event in events_of(harness.workdir, "switch")] == ["asp"]
     assert harness.reporter.switch_pending
-    harness.after(0.1, first_and_last=(301.0, 301.0))
+    harness.after(0.1, stamps=(301.0, 301.0))
     first, second = events_of(harness.workdir, "switch")
     assert (first["stall_secs"], second["stall_secs"]) == (2.5, 0.5)
     assert (first["commit_secs"], second["commit_secs"]) == (4.0, 4.0)
@@ -206,7 +206,7 @@ def test_a_switch_that_was_written_is_not_written_again_though_a_later_phase_bea
     death = replace(harness.asp, id=PhaseId(3, 77), reason="death")
     harness.reporter.entered(death, 50)
     harness.reporter.committed(Commit(50, 1000, 4.0))
-    harness.after(0.1, first_and_last=(203.0, 203.0))
+    harness.after(0.1, stamps=(203.0, 203.0))
     make_harness(enter=False).reporter.continues(death)
     assert [switch["phase"] for switch in events_of(harness.workdir, "switch")] == [3]
 
@@ -227,11 +227,11 @@ def test_a_change_of_members_is_written_without_waiting_for_a_commit_and_its_sta
 ):
     others = replace(harness.bsp, members=(0, 2, 3), reason="policy")
     harness.reporter.ended(snapshot_of(last_applied=99.5))
-    harness.chief.first_and_last = (0.0, 0.0)
+    harness.chief.stamps = (0.0, 0.0)
     harness.reporter.entered(others, 20)
     harness.reporter.switching(harness.bsp, others, snapshot_of(last_applied=99.5), TIMES, 0.25, commits=False)
     assert harness.reporter.switch_pending and harness.reporter.stalls(same_protocol=True) == ()
-    harness.after(0.5, first_and_last=(100.25, 100.25))
+    harness.after(0.5, stamps=(100.25, 100.25))
     (switch,) = events_of(harness.workdir, "switch")
     assert (switch["reason"], switch["commit_secs"], switch["stall_secs"]) == ("policy", None, 0.5)
     assert not harness.reporter.switch_pending

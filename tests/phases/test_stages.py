@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,10 +24,9 @@ from hybridsync.phases.progress_watchdog import ProgressWatchdog
 from hybridsync.phases.recovery import MAX_BROKEN, GatherStage
 from hybridsync.phases.run_context import Commit, ControllerState
 from hybridsync.phases.state_machine import CommitFailed, Committed, Gathered
-from hybridsync.policies.straggler_detector import Judged
 from hybridsync.telemetry.switch_costs import StageTimer
 from hybridsync.training.run import Run
-from tests.phases.contexts import context_of
+from tests.phases.contexts import ChiefDouble, context_of
 from tests.roles import Start as StartingState
 from tests.roles import phase_of
 from tests.tasks import plain_sgd, tally_task
@@ -51,7 +49,7 @@ class FakeMembers:
 
 
 @dataclass
-class FakeControl:
+class FakeControl(ChiefDouble):
     """What the chief would say, and what it was told."""
 
     clock: ManualClock
@@ -63,21 +61,20 @@ class FakeControl:
     failure: HybridSyncError | None = None
     gathering: bool = False
     fenced: list[tuple[int, int]] = field(default_factory=list)
-    ledger: Ledger = field(default_factory=lambda: Ledger(WORKLOAD))
+    over: bool = False
 
     @property
     def preempted(self) -> bool:
         return self.clock.monotonic() >= self.preempted_at
 
-    @contextmanager
-    def turn(self) -> Iterator[FakeMembers]:
-        yield self.members
+    def __post_init__(self) -> None:
+        self.expire, self.silent = self.members.expire, self.members.silent
 
-    def stamps(self) -> tuple[float, float]:
+    def first_and_last(self) -> tuple[float, float]:
         return 0.0, 0.0
 
-    def judged(self) -> Judged:
-        return Judged((), {}, None)
+    def to_json(self, applied: Any, dropped: Any) -> dict[str, Any]:
+        return Ledger(WORKLOAD).to_json(applied, dropped)
 
     def take_fenced(self) -> list[tuple[int, int]]:
         fenced, self.fenced = self.fenced, []
@@ -89,13 +86,17 @@ class FakeControl:
     def break_phase(self, why: str) -> None:
         self.broken = why
 
-    def as_broken(self) -> PhaseBroken:
-        return PhaseBroken(f"phase 1 cannot go on: {self.broken}")
+    def raise_broken(self) -> None:
+        if self.broken:
+            raise PhaseBroken(f"phase 1 cannot go on: {self.broken}")
+
+    def is_over(self, phase: Phase) -> bool:
+        return self.over
 
     def wait_until(self, ready: Any, secs: float) -> bool:
-        if not ready():
+        if not ready(self):
             self.clock.advance(secs)
-        return ready()
+        return ready(self)
 
 
 class Reporter:
@@ -127,11 +128,8 @@ class Pace:
     """Whether the phase goes on, and how often that was asked."""
 
     def __init__(self) -> None:
-        self.over, self.num_checks = False, 0
+        self.num_checks = 0
         self.stuck: Exception | None = None
-
-    def is_over(self, phase: Phase) -> bool:
-        return self.over
 
     def check(self, phase: Phase) -> None:
         self.num_checks += 1
@@ -250,7 +248,7 @@ def test_a_begin_waits_but_a_short_while_until_the_save_before_it_is_tried_again
 def test_hung_members_are_looked_for_while_a_begin_waits_unless_the_phase_is_at_its_end(over: bool):
     """Of a phase at its end nobody steps, and nobody is to be given up for it."""
     harness = failed(phase_of(3), 3)
-    harness.pace.over = over
+    harness.control.over = over
     harness.commits.await_retry()
     assert (harness.pace.num_checks > 10) == (not over)
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hybridsync.phases.state_machine import (
-    Begin,
     Broken,
     Captured,
     Checkpoint,
@@ -17,6 +16,7 @@ from hybridsync.phases.state_machine import (
     CommitFailed,
     Committed,
     Drained,
+    EndPhase,
     Entered,
     Event,
     Gathered,
@@ -30,55 +30,55 @@ from hybridsync.phases.state_machine import (
 
 UNDER_WAY: list[Event] = [Reserved(1), Entered()]
 SAVING: list[Event] = [*UNDER_WAY, Checkpoint(), Captured()]
-SWITCHING: list[Event] = [*UNDER_WAY, Begin(), Drained(), Captured()]
-ENDED: list[Event] = [*UNDER_WAY, Begin(last=True), Drained(), Captured()]
+SWITCHING: list[Event] = [*UNDER_WAY, EndPhase(), Drained(), Captured()]
+ENDED: list[Event] = [*UNDER_WAY, EndPhase(last=True), Drained(), Captured()]
 
 STORIES: dict[str, list[Event]] = {
     "start, one switch, end": [
         Reserved(1), Entered(),
-        Begin(), Drained(), Captured(), Reserved(2), Entered(), Committed(),
-        Begin(last=True), Drained(), Captured(), Committed(),
+        EndPhase(), Drained(), Captured(), Reserved(2), Entered(), Committed(),
+        EndPhase(last=True), Drained(), Captured(), Committed(),
     ],
     "the commit ends before the next phase is reserved": [
-        Reserved(1), Entered(), Begin(), Drained(), Captured(), Committed(), Reserved(2), Entered(),
+        Reserved(1), Entered(), EndPhase(), Drained(), Captured(), Committed(), Reserved(2), Entered(),
     ],
     "a periodic save beside the training": [*SAVING, Committed(), Checkpoint(), Captured()],
     "a begin waits for the commit of the last switch": [
-        *SWITCHING, Reserved(2), Entered(), Begin(last=True), Committed(), Drained(), Captured(), Committed(),
+        *SWITCHING, Reserved(2), Entered(), EndPhase(last=True), Committed(), Drained(), Captured(), Committed(),
     ],
-    "a begin waits for a periodic save": [*SAVING, Begin(), Committed(), Drained()],
+    "a begin waits for a periodic save": [*SAVING, EndPhase(), Committed(), Drained()],
     "a save that fails is tried on a newer state": [*SAVING, CommitFailed(), Checkpoint(), Captured(), Committed()],
-    "a begin waits until a save that failed is made": [*SAVING, Begin(), CommitFailed(), Captured(), Committed()],
+    "a begin waits until a save that failed is made": [*SAVING, EndPhase(), CommitFailed(), Captured(), Committed()],
     "a begin that comes behind a save that failed has it tried at once": [
-        *SAVING, CommitFailed(), Begin(), Captured(), CommitFailed(), Captured(), Committed(), Drained(),
+        *SAVING, CommitFailed(), EndPhase(), Captured(), CommitFailed(), Captured(), Committed(), Drained(),
     ],
     "it breaks behind a save that failed: the next begin still has that tried": [
-        *SAVING, CommitFailed(), Broken(), Gathered(), Reserved(2), Entered(), Begin(), Captured(), Committed(),
+        *SAVING, CommitFailed(), Broken(), Gathered(), Reserved(2), Entered(), EndPhase(), Captured(), Committed(),
     ],
-    "a resume continues the numbers": [Reserved(8), Entered(), Begin(last=True), Drained(), Captured(), Committed()],
+    "a resume continues the numbers": [Reserved(8), Entered(), EndPhase(last=True), Drained(), Captured(), Committed()],
     "somebody joined: the same stage goes on with all": [
-        *UNDER_WAY, Regroup(), Drained(), Captured(), Reserved(2), Entered(), Begin(last=True), Drained(), Captured(),
-        Committed(),
+        *UNDER_WAY, Regroup(), Drained(), Captured(), Reserved(2), Entered(), EndPhase(last=True), Drained(),
+        Captured(), Committed(),
     ],
     "a regroup that finds its stage at its end is the switch": [
         *UNDER_WAY, Regroup(), Drained(ended=True), Captured(), Reserved(2), Entered(), Committed(),
     ],
     "a regroup that finds the run at its end": [*UNDER_WAY, Regroup(), Drained(True, True), Captured(), Committed()],
     "a policy's switch whose last snapshot has all the work in it is the end": [
-        *UNDER_WAY, Begin(), Drained(), Captured(last=True), Committed(),
+        *UNDER_WAY, EndPhase(), Drained(), Captured(last=True), Committed(),
     ],
     "a regroup waits for a periodic save": [*SAVING, Regroup(), Committed(), Drained(), Captured()],
     "the phase breaks while it runs": [*UNDER_WAY, Broken(), Gathered(), Reserved(2), Entered()],
-    "it breaks while it drains": [*UNDER_WAY, Begin(), Broken(), Gathered(), Reserved(2), Entered()],
-    "it breaks while it drains for the end": [*UNDER_WAY, Begin(last=True), Broken(), Gathered(), Reserved(2)],
-    "it breaks at its snapshot": [*UNDER_WAY, Begin(), Drained(), Broken(), Gathered(), Reserved(2)],
+    "it breaks while it drains": [*UNDER_WAY, EndPhase(), Broken(), Gathered(), Reserved(2), Entered()],
+    "it breaks while it drains for the end": [*UNDER_WAY, EndPhase(last=True), Broken(), Gathered(), Reserved(2)],
+    "it breaks at its snapshot": [*UNDER_WAY, EndPhase(), Drained(), Broken(), Gathered(), Reserved(2)],
     "its successor breaks before it has a number": [*SWITCHING, Broken(), Gathered(), Reserved(2)],
     "its successor breaks while it is entered": [*SWITCHING, Reserved(2), Broken(), Gathered(), Reserved(3)],
     "it breaks while a begin waits: there is nothing to begin any more": [
-        *SAVING, Begin(), Broken(), Gathered(), Reserved(2), Entered(), Committed(), Begin(),
+        *SAVING, EndPhase(), Broken(), Gathered(), Reserved(2), Entered(), Committed(), EndPhase(),
     ],
     "the live snapshot is lost with its holder: nothing was on its way to the disk": [
-        *UNDER_WAY, Checkpoint(), Broken(), Gathered(), Reserved(2), Entered(), Begin(),
+        *UNDER_WAY, Checkpoint(), Broken(), Gathered(), Reserved(2), Entered(), EndPhase(),
     ],
     "the newest state is the last": [*UNDER_WAY, Broken(), Gathered(last=True), Committed()],
     "the newest state is the last, behind a commit": [*SAVING, Broken(), Gathered(last=True), Committed(), Committed()],
@@ -89,7 +89,7 @@ STORIES: dict[str, list[Event]] = {
         *ENDED, CommitFailed(), Gathered(last=True), Committed(),
     ],
     "the last state is lost with everybody, and its units are done again": [
-        *ENDED, CommitFailed(), Gathered(), Reserved(2), Entered(), Begin(last=True), Drained(), Captured(),
+        *ENDED, CommitFailed(), Gathered(), Reserved(2), Entered(), EndPhase(last=True), Drained(), Captured(),
         Committed(),
     ],
     "it breaks at the very end": [*ENDED, Broken(), Gathered(last=True), Committed(), Committed()],
@@ -191,7 +191,7 @@ class Manager(RuleBasedStateMachine):
         self.feed(CommitFailed() if fails else Committed())
 
     @precondition(lambda self: not self.todo and self.state.step is Step.RUN and not self.state.begin_waits)
-    @rule(event=st.sampled_from([Begin(), Begin(last=True), Regroup()]))
+    @rule(event=st.sampled_from([EndPhase(), EndPhase(last=True), Regroup()]))
     def begin(self, event):
         self.feed(event)
 
@@ -233,19 +233,19 @@ WRONG = [
     (RUN, Gathered()),
     (RUN, CommitFailed()),
     (Switching(Step.GATHER, 3), Broken()),
-    (Switching(Step.GATHER, 3), Begin()),
+    (Switching(Step.GATHER, 3), EndPhase()),
     (Switching(Step.GATHER, 3), Reserved(4)),
     (Switching(Step.DRAIN, 3), Regroup()),
     (Switching(Step.DRAIN, 3, committing=True), CommitFailed()),
     (RUN, Entered()),
     (RUN, Committed()),
-    (Switching(Step.DRAIN, 3), Begin()),
+    (Switching(Step.DRAIN, 3), EndPhase()),
     (Switching(Step.DRAIN, 3), Checkpoint()),
     (Switching(Step.DRAIN, 3), Captured()),
     (Switching(Step.RUN, 3, committing=True), Checkpoint()),
     (Switching(Step.RESERVE, 3), Reserved(3)),
     (Switching(Step.RESERVE, 3), Reserved(2)),
-    (Switching(Step.DONE, 3), Begin()),
+    (Switching(Step.DONE, 3), EndPhase()),
 ]
 
 
@@ -268,8 +268,8 @@ def test_a_failed_commit_is_tried_on_a_newer_state_while_the_phase_runs_and_a_be
     assert commands == () and not again.committing, "until a save is due, the phase runs as if there had been none"
     assert advance(again, Checkpoint()) == (again, (Command.CAPTURE_LIVE,))
     assert advance(again, Captured()) == (running, (Command.COMMIT,))
-    assert advance(again, Begin())[1] == (Command.CAPTURE_LIVE,)
-    waiting, commands = advance(running, Begin())
+    assert advance(again, EndPhase())[1] == (Command.CAPTURE_LIVE,)
+    waiting, commands = advance(running, EndPhase())
     assert commands == (Command.AWAIT_COMMIT,)
     again, commands = advance(waiting, CommitFailed())
     assert commands == (Command.AWAIT_RETRY, Command.CAPTURE_LIVE)

@@ -15,7 +15,7 @@ import pytest
 from hybridsync import EmulationConfig
 from hybridsync.chief.leases import Leases
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_control import RunControl
+from hybridsync.chief.run_state import RunState
 from hybridsync.chief.service import ChiefService
 from hybridsync.collectives.threads import ThreadCommunicator
 from hybridsync.core.clock import SYSTEM_CLOCK
@@ -136,10 +136,11 @@ def give_up_where_it_stands(trainer: Any, died: threading.Event, over: threading
     units, grown = 0, SYSTEM_CLOCK.monotonic()
     while not over.wait(0.1):
         chief, now = trainer._chief, SYSTEM_CLOCK.monotonic()
-        if chief is None or not died.is_set() or chief.control.num_applied > units:
-            units, grown = chief.control.num_applied if chief else 0, now
+        if chief is None or not died.is_set() or chief.run_state.ledger.num_applied > units:
+            units, grown = chief.run_state.ledger.num_applied if chief else 0, now
         elif units < WORKLOAD and now - grown > STUCK_SECS:
-            chief.control.fail(HybridSyncError("units were lost with worker 2: nobody was given them"))
+            with chief.control.turn() as state:
+                state.waits.fail(HybridSyncError("units were lost with worker 2: nobody was given them"))
             return
 
 
@@ -157,7 +158,8 @@ def broken_off(tmp_path) -> None:
 
     def break_off(metrics: Metrics) -> None:
         assert trainer._chief is not None
-        trainer._chief.control.break_phase("test")
+        with trainer._chief.control.turn() as state:
+            state.break_phase("test")
 
     trainer.add_hook(break_off, every=7)
     check(trainer.fit())
@@ -394,7 +396,7 @@ def goes_on_from_the_last_commit(patch):
 def counts_what_was_lost_as_applied(patch):
     """The run goes on from an older state, and the ledger does not hear of it."""
     goes_on_from_the_last_commit(patch)
-    patch.setattr(RunControl, "restore", lambda self, snapshot, rolled_back: 0)
+    patch.setattr(RunState, "restore", lambda self, snapshot, rolled_back: 0)
 
 
 TALLY = r"'min_count': 0|'max_count': [2-9]|'stray': [1-9]"

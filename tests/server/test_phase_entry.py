@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
@@ -24,6 +23,7 @@ from hybridsync.server.primary import Primary
 from hybridsync.server.secondary import Secondary
 from hybridsync.server.turns import Entrance
 from hybridsync.training.buffer_layout import fingerprint
+from tests.chief.chiefs import Chief
 from tests.roles import CHIEF, hello, push_of
 from tests.server.cluster import Cluster, until_held
 from tests.server.test_servers import gradient_of, programs, pushed

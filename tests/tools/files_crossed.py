@@ -53,8 +53,8 @@ SEND_REPORT = "runtime/role/heartbeat.py:Heartbeat._report"
 SERVE = "transport/grpc/interceptors.py:WatchedCalls.intercept_service.<locals>.watched"
 ISSUE = "chief/ledger.py:Ledger.lease"
 RECORD = "chief/ledger.py:Ledger.record_applied"
-DECIDE = "phases/run_stage.py:RunStage._ends"
-OPEN_LEASES = "chief/run_control.py:RunControl.open_leases"
+DECIDE = "phases/controller.py:RunStage._ends"
+OPEN_LEASES = "chief/run_state.py:RunState.open_leases"
 
 ASIDE = (
     "phases/housekeeping.py:Housekeeping.tick",

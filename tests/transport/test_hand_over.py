@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import pytest
 
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
@@ -30,6 +29,7 @@ from hybridsync.training.state import initial_state
 from hybridsync.transport.directory import Readers
 from hybridsync.transport.grpc.parameter_server import ParameterClient, PhaseServicer
 from hybridsync.transport.grpc.snapshot_source import SnapshotClient, SnapshotServicer
+from tests.chief.chiefs import Chief
 from tests.roles import phase_of
 from tests.tasks import plain_sgd, programs_of, tally_task
 from tests.telemetry.clocks import ManualClock

@@ -59,8 +59,8 @@ def test_what_a_resume_has_lost_is_not_lost_again_with_a_server_before_its_first
     layout = opening.run.programs(donate_parameters=False).state_layout
     role = ChiefRole(opening, layout, SYSTEM_CLOCK)
     assert opening.rolled_back == 10
-    assert role.chief.control.restore(role.committed.publish(), rolled_back=True) == 0
-    assert role.chief.control.counts().rolled_back == 10
+    assert role.run_state.restore(role.committed.publish(), rolled_back=True) == 0
+    assert role.run_state.ledger.counts().rolled_back == 10
 
 
 def test_a_restarted_chief_knows_what_the_one_before_it_had_lost_and_what_was_applied_since(workdir: Path) -> None:

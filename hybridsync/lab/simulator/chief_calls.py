@@ -54,7 +54,7 @@ class ChiefCalls:
 
     def _send(self, kind: str, number: int, answer: Callable[[], Any], then: Callable[[Any], object]) -> None:
         simulated, process = self._process.simulated, self._process
-        simulated.network.message(process.port, simulated.chief_front.call, process, kind, number, answer, then)
+        simulated.network.message(process.port, simulated.chief.call, process, kind, number, answer, then)
         if not simulated.network.reliable:
             simulated.loop.after(CALL_SECS, self._repeat, kind, number, answer, then)
 

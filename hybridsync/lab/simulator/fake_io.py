@@ -293,7 +293,7 @@ class Hosts:
           ChiefKilled: it was the chief's; the controller is not to go on.
         """
         if role == "chief":
-            if self._simulated.chief_front.closed:
+            if self._simulated.chief.closed:
                 return False
             raise self._simulated.end_chief(back_secs)
         process = self.newest.get((role, role_id))
@@ -312,7 +312,7 @@ class Hosts:
         """Follow a process that has ended by itself with another one, unless the run is over."""
         if self.newest[process.role, process.id] is not process:
             return
-        if self._simulated.chief.control.over:
+        if self._simulated.chief.state.over:
             self._gone.append(process)
         else:
             self._end(process, "exit 70", None)
@@ -339,7 +339,7 @@ class Hosts:
         simulated.loop.after(back, self._start_again, process)
 
     def _notice(self, event: RoleEvent) -> None:
-        if self._simulated.chief_front.closed:  # repeated to the next chief
+        if self._simulated.chief.closed:  # repeated to the next chief
             self._unheard.append(event)
         else:
             self._simulated.chief.service.role_lost(event)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hybridsync.chief.chief import Chief
+from hybridsync.chief.run_control import RunControl
+from hybridsync.chief.run_state import RunState
+from hybridsync.chief.service import ChiefService
 from hybridsync.core.errors import HybridSyncError
 from hybridsync.interfaces.reports import Report
 from hybridsync.lab.simulator.event_loop import Loop
@@ -18,20 +20,22 @@ if TYPE_CHECKING:
 Answer = Callable[[], Any]
 
 
-class ChiefFront:
+class SimulatedChief:
     """Takes calls of processes, and answers them now or when something has changed.
 
     Args:
-      chief: the chief that answers the calls.
+      state: the run's state, which one thread alone reads and changes.
       loop, network: virtual time, and the network for the answers.
       watch: hears of reports.
 
     Attributes:
+      service: answers the calls.
+      control: the controller's, of the same state.
       closed: the chief's process has ended; no call gets an answer any more.
     """
 
-    def __init__(self, chief: Chief, loop: Loop, network: Network, watch: Watch) -> None:
-        self._service, self._control = chief.service, chief.control
+    def __init__(self, state: RunState, loop: Loop, network: Network, watch: Watch) -> None:
+        self.state, self.service, self.control = state, ChiefService(state), RunControl(state)
         self._loop, self._network, self._watch = loop, network, watch
         self.closed = False
         self._calls: dict[tuple[int, str], tuple[Process, int, Answer, Callable[[Any], object]]] = {}
@@ -56,20 +60,20 @@ class ChiefFront:
         if earlier is not None:
             self._reply(*earlier)
         received = self._loop.now
-        refused = self._try(lambda: self._service.record_report(report))
+        refused = self._try(lambda: self.service.record_report(report))
         if refused is not None:
             self._network.message(process.port, process.on_report_reply, report, refused)
             return
         self._watch.reported(report)
         self._network.message(process.port, process.on_report_received, number)
-        if self._control.over or self._service.has_news(report):
+        if self.state.over or self.service.has_news(report):
             self._reply(process, report, received)
         else:
             self._reports[process.pid] = process, report, received
 
     def wake(self) -> None:
         """Look at the waiting calls as soon as the current change is done; called at every change."""
-        if not self._is_woken and (self._calls or self._control.over or self._control.broken):
+        if not self._is_woken and (self._calls or self.state.over or self.state.phase_members.broken):
             self._is_woken = True
             self._loop.after(0.0, self._sweep)
 
@@ -86,15 +90,15 @@ class ChiefFront:
                 self._calls.setdefault((pid, kind), (process, number, answer, then))
             else:
                 self._network.message(process.port, process.calls.on_reply, kind, number, then, reply)
-        if self._control.over or self._control.broken:
+        if self.state.over or self.state.phase_members.broken:
             for pid, (process, report, received) in [*self._reports.items()]:
-                if self._control.over or self._service.has_news(report):
+                if self.state.over or self.service.has_news(report):
                     del self._reports[pid]
                     self._reply(process, report, received)
 
     def _reply(self, process: Process, report: Report, received: float) -> None:
         if not process.dead:
-            self._network.message(process.port, process.on_report_reply, report, self._service.answer(report, received))
+            self._network.message(process.port, process.on_report_reply, report, self.service.answer(report, received))
 
     def _try(self, answer: Answer) -> Any:
         """Return an answer, or the refusal that it is."""

@@ -11,7 +11,6 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Literal
 
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.config import Slowness, Straggler, Stragglers, together
 from hybridsync.core.errors import ConfigError, DamagedState, NotRunning, RoleLost
@@ -41,7 +40,7 @@ from hybridsync.lab.simulator.fake_io import (
     Workdir,
 )
 from hybridsync.lab.simulator.network import Network
-from hybridsync.lab.simulator.simulated_chief import ChiefFront
+from hybridsync.lab.simulator.simulated_chief import SimulatedChief
 from hybridsync.lab.simulator.simulated_process import Process
 from hybridsync.lab.simulator.virtual_collectives import GroupAverage, VirtualAllReduce
 from hybridsync.lab.simulator.watch import Watch
@@ -176,9 +175,8 @@ class SimulatedCluster:
                 min_workers=config.min_workers,
             ),
         )
-        self.chief = Chief(chief_state)
-        self.chief_front = ChiefFront(self.chief, self.loop, self.network, self.watch)
-        self.clock.on_notify(self.chief_front.wake)
+        self.chief = SimulatedChief(chief_state, self.loop, self.network, self.watch)
+        self.clock.on_notify(self.chief.wake)
         self.committed_source = SimulatedCommittedState(snapshot, state)
         self.disk = Disk(self, self.committed_source, self.scenario.save_fails, workdir)
         self.reporter = KillableReporter(run, self.chief.control, self._recorder, self.clock, hooks=[], switches=[])
@@ -212,7 +210,7 @@ class SimulatedCluster:
     def end_chief(self, back_secs: float | None) -> ChiefKilled:
         """Silence the chief, and return what ends its controller."""
         killed = ChiefKilled(self.network.cluster.costs.restart_secs if back_secs is None else back_secs)
-        self.chief_front.closed = self.disk.closed = True
+        self.chief.closed = self.disk.closed = True
         self.reporter.dead = killed
         return killed
 
@@ -335,7 +333,7 @@ class SimulatedCluster:
         reply, due = self.chief.service.group_for(request), self.chief.service.group_due
         if reply is None and due != self._due and self.loop.now < due < math.inf:
             self._due = due
-            self.loop.at(due, self.chief_front.wake)
+            self.loop.at(due, self.chief.wake)
         return reply
 
     def seconds_of(self, worker: int) -> Iterator[float]:
@@ -389,7 +387,7 @@ class SimulatedCluster:
         for switch in scenario.switches:
             loop.at(switch.at_secs, self._switch, switch.spec)
         if scenario.preempt_secs < math.inf:
-            stop, preempt = self.chief.control.stop, self.chief.service.preempt
+            stop, preempt = self.chief.state.stop, self.chief.service.preempt
             loop.at(scenario.preempt_secs, lambda: stop("by a callback") if scenario.for_good else preempt())
         for pause in scenario.pauses:
             loop.at(pause.at_secs, self._pause, pause.worker, pause.secs, pause.replaced)
@@ -407,13 +405,13 @@ class SimulatedCluster:
             self.loop.after(secs / 2, self.hosts.replace, worker)
 
     def _switch(self, spec: str) -> None:
-        if not self.chief_front.closed:
+        if not self.chief.closed:
             with contextlib.suppress(NotRunning, ConfigError):  # refused, which changes nothing
                 self.watch.ordered(self.chief.service.switch(SwitchRequest(spec)))
 
     # --- what the controller needs ---
 
     def _servers(self) -> Mapping[str, Any]:
-        with self.chief.control.turn() as state:
-            addresses = [state.members.address_of("server", index) for index in range(self.run_.config.servers)]
+        with self.chief.control.turn() as chief:
+            addresses = [chief.members.address_of("server", index) for index in range(self.run_.config.servers)]
         return {address: self.at(address) for address in addresses}

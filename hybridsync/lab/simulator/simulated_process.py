@@ -153,7 +153,7 @@ class Process(ABC):
             self._num_reports += 1
             self._unheard = self.take_report()
         simulated = self.simulated
-        simulated.network.message(self.port, simulated.chief_front.report, self, self._unheard, self._num_reports)
+        simulated.network.message(self.port, simulated.chief.report, self, self._unheard, self._num_reports)
 
     def on_report_received(self, number: int) -> None:
         """Forget a report that the chief has."""

@@ -261,7 +261,7 @@ def _check_moves(simulated: SimulatedCluster, still_secs: float, before: int) ->
     Raises:
       ConfigError: nothing was.
     """
-    applied = simulated.chief.control.num_applied
+    applied = simulated.chief.state.ledger.num_applied
     if applied == before:
         raise ConfigError(
             f"nothing was applied for {still_secs:g} simulated seconds at unit {applied:,} of "

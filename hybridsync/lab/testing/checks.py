@@ -125,7 +125,7 @@ class Checks(Watch):
     def reported(self, report: Report) -> None:
         """Check that what the chief notes as applied was applied."""
         assert self.simulated is not None
-        ledger = self.simulated.chief.control.ledger
+        ledger = self.simulated.chief.state.ledger
         self._check_accounts()
         if report.role == "server" and report.phase_id.number == self._newest:
             applied = ledger.applied()
@@ -230,7 +230,7 @@ class Checks(Watch):
         simulated = self.simulated
         assert simulated is not None
         self._check_accounts()
-        ledger, state = simulated.chief.control.ledger, simulated.final
+        ledger, state = simulated.chief.state.ledger, simulated.final
         counts, applied = ledger.counts(), ledger.applied()
         if counts.applied != workload:
             raise self.fail(f"{counts.applied} units were applied, the workload is {workload}")
@@ -306,14 +306,13 @@ class Checks(Watch):
 
     def _check_accounts(self) -> None:
         assert self.simulated is not None
-        control = self.simulated.chief.control
+        chief = self.simulated.chief.state
         try:
-            control.ledger.check()
+            chief.ledger.check()
         except AssertionError as error:
             raise self.fail(f"the accounting does not add up: {error}") from None
-        with control.turn() as state:
-            live = {MESH, *(f"worker {worker}" for worker in state.members.workers.ids())}
-        if gone := control.ledger.holders().keys() - live:
+        live = {MESH, *(f"worker {worker}" for worker in chief.members.workers.ids())}
+        if gone := chief.ledger.holders().keys() - live:
             raise self.fail(f"{sorted(gone)} have units leased, but are gone")
 
 

@@ -99,7 +99,7 @@ def try_schedule(
                 checks.check_end(schedule.units, schedule.unfit, restart_count)
             elif not schedule.unfit:
                 raise checks.fail("the run has diverged, though every contribution is finite")
-            units = simulated.chief.control.counts()
+            units = simulated.chief.state.ledger.counts()
             return Outcome(
                 how,
                 units.applied,
@@ -140,7 +140,7 @@ def _live(simulated: SimulatedCluster, checks: Checks) -> str:
 
 
 def _never_ends(simulated: SimulatedCluster, checks: Checks) -> None:
-    applied = simulated.chief.control.num_applied
+    applied = simulated.chief.state.ledger.num_applied
     raise checks.fail(
         f"the run has not ended after {END_SECS:g} s: {applied} of {simulated.run_.config.workload} units"
     )

@@ -156,8 +156,8 @@ def _manage(
         leave=lambda: report({"over": True}),
         allocate=transport.allocate,
     )
-    committed, control = role.committed, role.chief.control
-    services = Services(holder=committed, state_bytes=layout.nbytes, chief=role.chief.service)
+    committed, control = role.committed, role.control
+    services = Services(holder=committed, state_bytes=layout.nbytes, chief=role.service)
     serving = transport.serve(services, spec.role.listen, calls=4 * run.config.workers + 8, watchdog=watchdog)
     bound = serving.address
     report({"address": bound})
@@ -178,16 +178,16 @@ def _manage(
         recorder.events.write("role_started", role="chief", pid=os.getpid(), address=bound, **here)
 
         def is_live(address: str) -> bool:
-            with control.turn() as state:
-                return state.members.is_live(address)
+            with control.turn() as chief:
+                return chief.members.is_live(address)
 
         other_holder_at = Directory(partial(transport.holder, state_bytes=layout.nbytes), is_live)
         server_at = Directory(partial(transport.server, state_bytes=layout.nbytes), is_live)
         served: set[str] = set()
 
         def servers() -> Mapping[str, ServerPort]:
-            with control.turn() as state:
-                addresses = [state.members.address_of("server", index) for index in range(run.config.servers)]
+            with control.turn() as chief:
+                addresses = [chief.members.address_of("server", index) for index in range(run.config.servers)]
             served.update(addresses)
             return {server: server_at(server) for server in addresses}
 
@@ -235,7 +235,7 @@ def _serve_metrics(place: tuple[str, int], role: ChiefRole, restarted: bool) -> 
     if not port:
         return lambda: None
     try:
-        return serve_metrics(host, port, role.chief.service.status)
+        return serve_metrics(host, port, role.service.status)
     except AddressError as error:
         if not restarted:
             raise

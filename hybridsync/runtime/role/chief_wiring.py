@@ -10,8 +10,9 @@ from functools import partial
 import numpy as np
 
 from hybridsync.chief.bad_units import Unfit
-from hybridsync.chief.chief import Chief
+from hybridsync.chief.run_control import RunControl
 from hybridsync.chief.run_state import RunState, RunStateSpec
+from hybridsync.chief.service import ChiefService
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import RoleLost
@@ -50,7 +51,9 @@ class ChiefRole:
       allocate: makes the memory of the kept state (see `CommittedState`).
 
     Attributes:
-      chief: the object that roles call.
+      run_state: what the chief knows of its run.
+      service: the object that roles call.
+      control: the controller's turns at the run's state.
       committed: the newest committed state, used if no role holds a newer one.
     """
 
@@ -91,7 +94,7 @@ class ChiefRole:
         )
         if not threads:
             state.frozen = opening.frozen
-        self.chief = Chief(state)
+        self.run_state, self.service, self.control = state, ChiefService(state), RunControl(state)
         self._start = start_snapshot(opening, layout)
         self.committed = CommittedState(layout, self._start, opening.take_state(), allocate)
 
@@ -130,8 +133,8 @@ class ChiefRole:
             the better devices (see `Run.is_measured_by_workers`); None where workers are threads of this process.
         """
         opening, clock = self._opening, self._clock
-        run, control = opening.run, self.chief.control
-        self.chief.state.figures = recorder.figures
+        run, control = opening.run, self.control
+        self.run_state.figures = recorder.figures
         reporter = Reporter(
             run,
             control,
@@ -183,10 +186,10 @@ class ChiefRole:
         self, evaluator_at: Callable[[str], EvaluatorPort], request: EvaluationRequest
     ) -> Evaluation:
         """Have the last worker measure a state: the first one is a replica's holder more often."""
-        with self.chief.control.turn() as state:
-            if not (workers := state.members.workers.ids()):
+        with self.control.turn() as chief:
+            if not (workers := chief.members.workers.ids()):
                 raise RoleLost("no worker is there to measure a state")
-            address = state.members.address_of("worker", workers[-1])
+            address = chief.members.address_of("worker", workers[-1])
         return evaluator_at(address).evaluate(request)
 
     def _forget(self, sequence: int) -> None:

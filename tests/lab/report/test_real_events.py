@@ -67,7 +67,7 @@ def _reported(workdir: Path) -> None:
     reporter.skipped(100, 200, 2, 310)
     harness.switch(last_applied=200.0)
     reporter.committed(Commit(50, 1000, 4.0))
-    harness.after(0.1, first_and_last=(203.0, 203.0))
+    harness.after(0.1, stamps=(203.0, 203.0))
     reporter.broke(snapshot_of(), "a worker was lost", 5)
     reporter.finish("preempted", None)
     harness.recorder.close()

@@ -49,7 +49,8 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> None:
     told: Counter[Reporter] = Counter()
 
     def take_losses(reporter: Reporter) -> tuple[float, int]:
-        units = reporter._chief.num_applied
+        with reporter._control.turn() as chief:
+            units = chief.ledger.num_applied
         news, told[reporter] = units - told[reporter], units
         return news * 2 ** (-units / 100), news
 

@@ -153,7 +153,7 @@ def spoiled(every: int) -> Task:
 def test_units_that_are_not_finite_are_dropped_and_others_take_their_place(plan: str) -> None:
     run = run_of(plan, workers=4, task=spoiled(7))
     simulated = simulate(run, logs_updates=True)
-    counts = simulated.chief.control.counts()
+    counts = simulated.chief.state.ledger.counts()
     assert counts.applied == 90
     assert counts.dropped > 3
     phases = [  # a lock-step phase that ends short is entered again

@@ -9,7 +9,7 @@ import pytest
 from hybridsync.chief.leases import Leases
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.membership import Membership
-from hybridsync.chief.run_control import RunControl
+from hybridsync.chief.run_state import RunState
 from hybridsync.core.errors import StalePhase
 from hybridsync.core.units import UnitSet
 from hybridsync.lab.simulator.fake_io import Workdir
@@ -153,15 +153,13 @@ def loses_rolled_back_units(patch):
 
 def counts_what_was_lost_as_applied(patch):
     """The run goes on from an older state, and the ledger does not hear of it."""
-    patch.setattr(RunControl, "restore", lambda self, snapshot, rolled_back: 0)
+    patch.setattr(RunState, "restore", lambda self, snapshot, rolled_back: 0)
 
 
 def says_nothing_of_what_was_rolled_back(patch):
     """Units are done again, and the accounting does not tell."""
-    original = RunControl.restore
-    patch.setattr(
-        RunControl, "restore", lambda self, snapshot, rolled_back: original(self, snapshot, rolled_back=False)
-    )
+    original = RunState.restore
+    patch.setattr(RunState, "restore", lambda self, snapshot, rolled_back: original(self, snapshot, rolled_back=False))
 
 
 def goes_on_from_the_last_commit(patch):

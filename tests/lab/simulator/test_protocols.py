@@ -73,7 +73,7 @@ def test_no_update_is_staler_than_its_protocol_promises_and_who_is_waited_for_is
         assert bound is not None and max(found) <= bound
         staleness |= found
         if not any(word in spec for word in DROPPING):
-            assert not simulated.chief.control.counts().dropped, "the bound holds by waiting, not by dropping"
+            assert not simulated.chief.state.ledger.counts().dropped, "the bound holds by waiting, not by dropping"
     assert len(staleness) > 1 or bound == 0, "nothing was ever stale"
 
 

@@ -7,13 +7,13 @@ import threading
 from dataclasses import dataclass
 from typing import cast
 
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK, SystemClock
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.reports import Report, ReportReply, Span
 from hybridsync.runtime.role.heartbeat import Heartbeat, ReconnectingChiefClient
+from tests.chief.chiefs import Chief
 from tests.roles import hello
 
 AHEAD = 5000.0
@@ -53,7 +53,7 @@ def test_a_host_whose_clock_is_ahead_is_known_from_its_second_heartbeat_on() -> 
     assert enough.wait(60), f"{len(reports)} of {SPANS} reports came"
     heartbeat.stop()
     took = SYSTEM_CLOCK.monotonic() - began  # more than any call: it is known no better than half of one
-    first, *others = chief.control.take_reports().spans
+    first, *others = chief.state.take_reports().spans
     assert first[3] == 0.0, "nothing is known before an answer"
     assert len(others) >= SPANS - 1
     for _, _, (span,), offset in others:

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from typing import cast
 
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.chief.service import ChiefService
@@ -16,6 +15,7 @@ from hybridsync.interfaces.ports import SupervisorPort
 from hybridsync.runtime.supervisor.event_outbox import Outbox
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.codec import decode, encode, parse
+from tests.chief.chiefs import Chief
 
 
 class Wired(ChiefService):
@@ -51,20 +51,20 @@ def delivered(*lost: RoleEvent) -> tuple[Chief, list[str]]:
 
 def test_every_event_of_a_supervisor_reaches_the_chief() -> None:
     chief, said = delivered(event_of("worker", 1, "signal SIGKILL"), event_of("chief", 0, "exit 70"))
-    assert [(event.role, event.id) for event in chief.control.take_reports().lost] == [("worker", 1), ("chief", 0)]
+    assert [(event.role, event.id) for event in chief.state.take_reports().lost] == [("worker", 1), ("chief", 0)]
     assert not said
 
 
 def test_last_words_of_several_lines_and_of_any_length_are_told() -> None:
     chief, said = delivered(event_of("worker", 1, "exit 1: a trace\nof two lines\x1b[31m " + "x" * 9000))
-    (lost,) = chief.control.take_reports().lost
+    (lost,) = chief.state.take_reports().lost
     assert lost.reason.startswith("exit 1: a trace") and lost.reason.isprintable()
     assert not said
 
 
 def test_an_event_that_the_chief_refuses_keeps_nothing_back() -> None:
     chief, said = delivered(event_of("worker", 9, "exit 1"), event_of("worker", 0, "exit 1", unit=3))
-    assert [event.id for event in chief.control.take_reports().lost] == [0]
+    assert [event.id for event in chief.state.take_reports().lost] == [0]
     assert len(said) == 1 and "worker 9" in said[0]
 
 
