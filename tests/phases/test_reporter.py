@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
@@ -250,7 +251,7 @@ def test_what_a_policy_decides_is_an_event_with_its_numbers(harness: Harness):
 
 
 def test_restarted_chief_measures_the_places_that_its_predecessor_had_not_measured(harness: Harness) -> None:
-    def written(kind: str, **fields: float | str) -> None:
+    def written(kind: str, **fields: Any) -> None:
         harness.recorder.events.write(kind, phase=1, **fields)
 
     reporter = harness.reporter

@@ -205,7 +205,7 @@ ROWS = [
     Row("lines of docstrings", "", docstring_lines),
     Row("own-line comments", ">= 1,000", comment_lines),
     Row("classes", "<= 600", classes, 920),
-    Row("functions of one statement", "<= 1,000", one_statement, 1_734),
+    Row("functions of one statement", "<= 1,000", one_statement, 1_750),
     Row("private functions with one caller", "<= 400", called_once, 765),
     Row("Protocols", "<= 40", protocols, 75),
     Row("definitions of push_pull, pull, idle, upload_opt_state", "<= 24", calls_between_roles, 58),

@@ -351,11 +351,14 @@ def test_scalar_loss_is_the_mean_over_the_examples():
 
 
 def test_model_that_returns_more_than_scores_needs_a_loss_of_its_own():
-    class Both(nnx.Linear):
-        def __call__(self, image):
-            return super().__call__(image), {}
+    class Both(nnx.Module):
+        def __init__(self, rngs):
+            self.scores = nnx.Linear(1, 3, rngs=rngs)
 
-    task = Task.from_nnx(lambda rngs: Both(1, 3, rngs=rngs), images())
+        def __call__(self, image):
+            return self.scores(image), {}
+
+    task = Task.from_nnx(Both, images())
     with pytest.raises(TaskError, match="the model returned tuple, not an array of scores: pass a loss="):
         task.loss(*task.init(KEY), first_unit(task.source), KEY)
 
