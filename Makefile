@@ -34,16 +34,16 @@ lint: $(STAMP) types
 types: $(STAMP)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-# Tests wait for disks, deadlines and each other: four at a time on two cores, three that have many processes each, but one
-# where it measures times or rests on speeds. Whoever has nothing left takes some tests from the other.
+# Tests wait for disks, deadlines and each other, so four run at a time on two cores, and a worker without tests takes
+# some from another. Tests that start many processes run three at a time, those that measure times alone.
 unit: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --durations=15 --ignore=tests/multiprocess
 	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --durations=15 -m 'not soak and not integration and not alone' tests/multiprocess
 	$(BIN)/python -m pytest -m 'alone and not soak' tests/multiprocess
 
-# What needs a package index or other machines, in an environment of its own; and one case of each soak. Hosts and
-# clusters (the group `hosts`) run one at a time: two at once have no two cores to come back on in time. What installs
-# packages runs beside them: they wait for leases most of the time.
+# What needs a package index or other machines, in an environment of its own; and one case of each soak. Tests of hosts
+# and clusters (the group `hosts`) run one at a time, because two at once are late at their deadlines. Tests that install
+# packages (the group `wheel`) run at the same time as those, which wait for leases most of the time.
 integration: $(INTEGRATION)/.installed
 	$(INTEGRATION)/bin/python -m pytest -m integration --numprocesses=2 --dist=loadgroup --durations=15 tests/integration tests/multiprocess -o faulthandler_timeout=1200
 	$(INTEGRATION)/bin/python -m pytest -m one_of_each_soak --numprocesses=3 --dist=worksteal --durations=15 --timeout=600 -o faulthandler_timeout=1800

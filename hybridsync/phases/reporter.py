@@ -227,8 +227,9 @@ class Reporter:
     def measured_until(self, applied: int) -> int:
         """Return the units up to which no place of `evaluate_units` is left to measure.
 
-        A restarted chief takes up the places where its predecessor's record ends: what that one was measuring is
-        measured late, and nothing twice. A session measures only what comes after its start.
+        A restarted chief takes up the places where its predecessor's record ends: no place is measured twice, and one
+        that was being measured is measured late, or not at all if the record says that a later one was skipped. A
+        session measures only what comes after its start.
 
         Args:
           applied: units applied in the state from which a session starts that has no record yet.
@@ -240,7 +241,7 @@ class Reporter:
             elif event["kind"] == "phase_entered" and measured is None:
                 measured = event["units"]
             elif event["kind"] in ("evaluation", "evaluation_skipped") and measured is not None:
-                measured = max(measured, event.get("last", event["units"]))
+                measured = max(measured, event.get("last", event.get("units", 0)))
         return applied if measured is None else measured
 
     def renewed(self, why: str) -> None:
@@ -574,12 +575,14 @@ class Reporter:
         self._hooks = [] if how == "failed" else self._hooks
         self.tick()
         with self._control.turn() as chief:
-            counts, stop_reason = chief.ledger.counts(), chief.stop_reason
-            quarantined = dict(chief.members.quarantined)
-        news = counts.applied > self._interval.units or self._interval.num_losses or self._applied_by
+            applied = chief.ledger.num_applied
+        news = applied > self._interval.units or self._interval.num_losses or self._applied_by
         if self._phase is not None and news:
             until = self._done_since or self._clock.monotonic()
             self._write_metrics(self._metrics(self._joined(), until), until)
+        with self._control.turn() as chief:  # after the last metrics: no line of theirs has more units than the summary
+            counts, stop_reason = chief.ledger.counts(), chief.stop_reason
+            quarantined = dict(chief.members.quarantined)
         summary = Summary(
             exit=how,
             units=Units(**counts.to_json()),

@@ -5,8 +5,8 @@ A model becomes a task in one line, with its class scores compared to `label`:
     task = Task.from_nnx(lambda rngs: MLP((64, 128, 10), rngs=rngs), DigitsSource())
     task = Task.from_linen(Net(), DigitsSource())
 
-Another loss is an *objective*: a function of the model and a batch that returns sums over the batch, from
-which training takes the mean and evaluation adds up:
+Another loss is an *objective*: a function of the model and a batch. It returns the mean over the batch, a scalar, or
+sums over it, from which training takes the mean and which evaluation adds up:
 
     def squared_error(predict, batch):
         error = predict(batch["image"]) - batch["target"]
@@ -312,15 +312,15 @@ def _checked(found: Any, batch: DeviceBatch) -> Sums:
     if isinstance(found, dict) and {"count", "loss"} <= found.keys():
         return found
     if isinstance(found, jax.Array) and found.shape == () and jnp.issubdtype(found.dtype, jnp.floating):
-        count = jnp.float32(len(next(iter(batch.values()))))
+        count = jnp.float32(next((len(field) for field in batch.values() if field.ndim), 1))
         return {"count": count, "loss": found.astype(jnp.float32) * count}
     if isinstance(found, jax.Array):
         what = f"an array of {found.dtype} and shape {found.shape}"
     else:
         what = f"a dict of {sorted(found)}" if isinstance(found, dict) else type(found).__name__
     raise TaskError(
-        f"the loss returned {what}: return its mean over the batch, a float scalar, or a dict of sums over the batch "
-        "with at least 'count' and 'loss', such as {'count': errors.size, 'loss': errors.sum()}."
+        f"the loss returned {what}: return its mean over the batch, a scalar array of floats, or a dict of sums over "
+        "the batch with at least 'count' and 'loss', such as {'count': errors.size, 'loss': errors.sum()}."
     )
 
 

@@ -73,7 +73,7 @@ def test_an_asynchronous_phase_is_final_when_its_units_are_applied_not_when_they
 
 
 def test_a_waiting_worker_hears_at_once_of_units_that_come_back(monkeypatch):
-    monkeypatch.setattr(service, "POLL_SECS", 30.0)
+    monkeypatch.setattr(service, "POLL_SECS", 600.0)
     chief = make_chief(num_workers=2, workload=2)
     phase = begin(chief, end=2)
     lease(chief, phase, 0)

@@ -16,7 +16,6 @@ from hybridsync.core.errors import NotRegistered
 from hybridsync.interfaces.messages import Hello, LeaseReply, RoleEvent, RoleState
 from hybridsync.interfaces.phase import Phase
 from tests.chief.chiefs import (
-    LONG_SECS,
     SERVER,
     WORKLOAD,
     Chief,
@@ -53,7 +52,7 @@ def test_a_restarted_chief_gives_no_units_before_it_knows_what_is_going_on(monke
     chief.service.register(came_back(0, role_state(phase, (0, 4))))
     assert lease(chief, phase, 0) == LeaseReply((), False), "no refusal: it is to go on with what it has"
     assert enter(chief, 0).phase is None
-    monkeypatch.setattr(service, "POLL_SECS", LONG_SECS)
+    monkeypatch.setattr(service, "POLL_SECS", 600.0)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(lease, chief, phase, 0, 4, 2)
         with chief.control.turn() as state:

@@ -317,7 +317,7 @@ def test_an_absent_service_is_an_error_not_an_abort() -> None:
         process_group_module._connect(address, 3, 3, range(4), 1.0)
 
 
-def test_a_service_that_ends_while_a_worker_joins_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_ends_while_a_worker_joins_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gone:
         def key_value_set(self, key: str, value: str, allow_overwrite: bool) -> None:
             raise jax.errors.JaxRuntimeError("UNAVAILABLE: failed to connect to all addresses\nRPC: /coordination")
@@ -326,5 +326,5 @@ def test_a_service_that_ends_while_a_worker_joins_is_named_in_one_line(monkeypat
     monkeypatch.setattr(process_group_module, "_connect", lambda *place: Gone())
     monkeypatch.setattr(process_group_module, "distributed_state", types.SimpleNamespace)
     monkeypatch.setattr(jax.config, "update", lambda name, value: None)
-    with pytest.raises(CollectiveBroken, match=r"worker 1 lost .* at 127.0.0.1:1 while it joined .* all addresses\)$"):
+    with pytest.raises(CollectiveBroken, match=r"(?s)worker 1 could not join .* at 127.0.0.1:1 \(.*UNAVAILABLE"):
         ProcessGroup.join("127.0.0.1:1", 1, 2)

@@ -29,7 +29,7 @@ STAND_INS = (
     "tests/multiprocess/test_device_meshes.py::test_a_worker_killed_on_a_mesh_costs_the_other_nothing",
 )
 NEWEST = ("jax", "flax", "optax", "orbax-checkpoint")
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("wheel"), pytest.mark.timeout(1800)]
 
 
 def interpreter(version: str) -> str | None:

@@ -230,7 +230,7 @@ def test_a_push_that_shares_a_unit_with_a_held_one_waits_for_its_fate():
         with pytest.raises(TimeoutError):
             second.result(timeout=0.1)
         served.push(4, worker=2)
-        assert first.result(timeout=20)[1] == applied(3, 4)
+        assert first.result(timeout=120)[1] == applied(3, 4)
         assert second.result(timeout=120)[0].duplicate
     assert served.final() == applied(3, 4)
 

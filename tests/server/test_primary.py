@@ -234,7 +234,7 @@ def test_a_held_push_goes_with_its_worker_and_the_unit_is_anothers_then(start, r
             held.result(timeout=120)
         until_held(primary, 1)
         other = threads.submit(primary.push_pull, push_of(phase, 2, worker=2), gradient_of(2))
-        assert waits.result(timeout=120)[0].sequence == other.result(timeout=20)[0].sequence == 1
+        assert waits.result(timeout=120)[0].sequence == other.result(timeout=120)[0].sequence == 1
     assert counts(state_in(primary, primary.take_snapshot(phase.id, final=True)))[:4] == [0, 1, 1, 0]
 
 

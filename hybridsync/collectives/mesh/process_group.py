@@ -27,7 +27,7 @@ from hybridsync.collectives.mesh.coordination_service import HEARTBEAT_SECS
 from hybridsync.collectives.mesh.sockets import Endpoint, listening, shut_down_connected
 from hybridsync.core.addresses import socket_path
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import ConfigError, HybridSyncError, WaitTimeout
+from hybridsync.core.errors import ConfigError, HybridSyncError, WaitTimeout, described
 from hybridsync.core.jax_internals import (
     construct,
     cpu_backend,
@@ -145,10 +145,10 @@ class ProcessGroup:
             # compiles for its own device, under its own key: without this all but one compile anew in each session.
             state.process_id = 0
             return cls(client, process_index, slots, num_devices, opened.pop())
-        except jax.errors.JaxRuntimeError as error:  # the service has gone, or this slot has another process already
+        except jax.errors.JaxRuntimeError as error:
             raise CollectiveBroken(
-                f"worker {process_index} lost the coordination service at {address} while it joined the process group "
-                f"({str(error).splitlines()[0]})"
+                f"worker {process_index} could not join the process group at {address} ({described(error)}): has the "
+                "supervisor ended, or another process taken its place?"
             ) from error
 
     def mesh(self, members: Sequence[int], device_choice: int) -> MeshSum:

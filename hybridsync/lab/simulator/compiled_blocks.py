@@ -172,9 +172,11 @@ class Blocks:
 
     def unfit(self) -> tuple[int, ...]:
         """Return the units of the first update that was not finite; () where all were. Waits for what is computed."""
-        unchecked, self._unchecked = self._unchecked, []
-        found = ((int(number), units) for number, units in unchecked)
-        return next((units[number] for number, units in found if number >= 0), ())
+        for number, units in self._unchecked:
+            if int(number) >= 0:
+                return units[int(number)]
+        self._unchecked = []
+        return ()
 
     def _batches(self, units: Sequence[int], size: int) -> dict[str, np.ndarray]:
         """Return the examples of units, each field with the units on its first axis.
