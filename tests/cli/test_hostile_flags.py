@@ -60,7 +60,7 @@ IMPORTED = {
 }
 
 HERE = {("train", "workdir"): ("--runtime=inprocess",)}
-"""What a flag gets whose values are good, so that the run that follows is a short one; test_entries.py has both."""
+"""Flags that go with good values, so that the run is a short one; test_entries.py runs both runtimes."""
 
 
 def flags_of(command: str) -> list[str]:

@@ -255,9 +255,8 @@ def test_restarted_chief_measures_the_places_that_its_predecessor_had_not_measur
         harness.recorder.events.write(kind, phase=1, **fields)
 
     reporter = harness.reporter
-    written(
-        "evaluation", units=70, examples=8, accuracy=0.5, loss=1.0
-    )  # of an earlier session, which went further than its last commit
+    # An earlier session went further than its last commit.
+    written("evaluation", units=70, examples=8, accuracy=0.5, loss=1.0)
     written("run_started", reason="resume")
     assert reporter.measured_until(applied=45) == 45, "a session's own start"
     reporter.entered(harness.bsp, 45)
@@ -266,3 +265,5 @@ def test_restarted_chief_measures_the_places_that_its_predecessor_had_not_measur
     written("evaluation_skipped", first=60, last=60, places=1, units=66, why="the one before it took too long")
     reporter.entered(harness.asp, 66)
     assert reporter.measured_until(applied=52) == 60, "whatever the last commit has"
+    written("evaluation", examples=8, accuracy=0.5, loss=1.0)
+    assert reporter.measured_until(applied=52) == 60, "a line may lack its units"

@@ -1,6 +1,6 @@
 """Computes many recorded updates in one compiled program: a loop over updates, and in each one over its gradients.
 
-What gradients are computed on lies in a ring of versions on the device. An update names the slots that its gradients
+A ring on the device holds the versions that gradients are computed on. An update names the slots that its gradients
 read, and the slot that takes the version it makes; slot 0 takes those that nobody reads.
 
 >>> laid_out([(0, 0), (0, 1)], made=[1, 2], kept={2}, slots={0: 1})  # update 1 reads versions 0 and 1, makes 2
@@ -156,9 +156,8 @@ class Blocks:
             "weight": _filled([weight for record in records for weight in record.weights], np.float32, size),
         }
         work = jax.device_put((columns, self._batches(units, size)))
-        jax.block_until_ready(
-            self._state
-        )  # one block ahead of the device: the next ones' examples would fill the memory
+        # The host stays one block ahead of the device: the examples of more blocks would fill the memory.
+        jax.block_until_ready(self._state)
         fixed = {"work": work, "key": unrolled(self._programs.keys[0]), "frozen": self._programs.frozen.at(0)}
         states, start = [], 0
         for stop in sorted({*stops, len(records)}):
