@@ -115,3 +115,7 @@ NORMED_SHORT = replace(
     NORMED, name="MLP with BatchNorm on CIFAR-10 at 16x16, 2 passes", sets=(*NORMED.sets, "workload=1600")
 )
 """The same at a tenth of the length, for what length alone does."""
+NORMED_WHOLE = replace(
+    NORMED, name="MLP with BatchNorm on CIFAR-10 at 16x16, 82 passes", sets=(*NORMED.sets, "workload=64000")
+)
+"""The same with as many units as the published runs have."""

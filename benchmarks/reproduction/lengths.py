@@ -17,6 +17,7 @@ FRONTIERS = (
     syncswitch_frontier.LONGER,
     syncswitch_frontier.LONG,
     syncswitch_frontier.DIGITS,
+    syncswitch_frontier.WHOLE,
 )
 IMAGES, DIGITS = 50_000, 1_437
 """Training examples of a pass."""

@@ -36,6 +36,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         syncswitch_frontier.LONGER,
         syncswitch_frontier.LONG,
         syncswitch_frontier.SHORT,
+        syncswitch_frontier.WHOLE,
         syncswitch_diverging.EXPERIMENT,
         syncswitch_momentum.EXPERIMENT,
         syncswitch_order.DIGITS,

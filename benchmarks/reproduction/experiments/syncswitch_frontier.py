@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from benchmarks.reproduction.clusters import Conditions, Even, Fitted
 from benchmarks.reproduction.definition import Cell, Claim, Experiment, Row
-from benchmarks.reproduction.jobs import CONV, HURT, NORMED, NORMED_SHORT, Job
+from benchmarks.reproduction.jobs import CONV, HURT, NORMED, NORMED_SHORT, NORMED_WHOLE, Job
 from benchmarks.reproduction.parameters import hybrid
 from benchmarks.reproduction.plot import Line, Panel, Point, draw
 from benchmarks.reproduction.reporting import claimed, markdown, mean, spread, values
@@ -231,14 +231,22 @@ EVEN = Experiment(
 )
 
 
-def by_length(name: str, job: Job, why: str) -> Experiment:
+def by_length(
+    name: str,
+    job: Job,
+    why: str,
+    shares: Sequence[float] = (*MAIN, 5),
+    seeds: Sequence[int] = LONG_SEEDS,
+    gradients: Gradients = "real",
+) -> Experiment:
     """Return a frontier of the job with BatchNorm, seed after seed."""
+    seed_by_seed = [cell for seed in seeds for cell in cells(job, shares, (seed,), 20, gradients=gradients)]
     return Experiment(
         f"syncswitch_frontier_{name}",
         "Sync-Switch",
         why,
-        [cell for seed in LONG_SEEDS for cell in cells(job, (*MAIN, 5), (seed,), 20)],
-        lambda rows: claims(rows, job, LONG_SEEDS),
+        seed_by_seed,
+        lambda rows: claims(rows, job, seeds),
         table,
         lambda rows: plot(rows, job),
         by_seed=True,
@@ -255,4 +263,13 @@ SHORT = by_length(
     "short",
     NORMED_SHORT,
     "The same job with 2 passes instead of 20: whether the share that is needed depends on the length alone.",
+)
+WHOLE = by_length(
+    "whole",
+    NORMED_WHOLE,
+    "The same job with 64,000 units, as many as the published runs have: 82 passes. Shares and seeds were committed "
+    "before any of these runs. Gradients are computed in compiled blocks.",
+    (0, 5, 25, 100),
+    range(4, 7),
+    "compiled",
 )
