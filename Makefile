@@ -51,7 +51,7 @@ integration: $(INTEGRATION)/.installed
 $(INTEGRATION)/.installed: pyproject.toml setup.py Makefile
 	@test -n "$(PYTHON)" || { echo "HybridSync needs Python 3.11 or newer: make integration PYTHON=/path/to/python"; exit 1; }
 	test -x $(INTEGRATION)/bin/python || $(PYTHON) -m venv $(INTEGRATION)
-	$(INTEGRATION)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,wandb,mlflow]' grain datasets tensorboard nbclient ipykernel
+	$(INTEGRATION)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,wandb,mlflow]' grain datasets torch==2.13.0 tensorboard nbclient ipykernel
 	@touch $@
 
 # Long cases of uneven lengths: whoever has nothing left takes some from the other.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import jax.numpy as jnp
@@ -46,7 +47,7 @@ def check(task: Task) -> None:
 
 
 def test_nnx_model_trains_on_a_grain_map_dataset() -> None:
-    grain = pytest.importorskip("grain", reason="pip install grain")
+    grain = import_module("grain")
 
     def rows() -> Any:
         return grain.MapDataset.source(np.arange(400)).map(lambda i: {"image": IMAGES[i], "label": LABELS[i]})
@@ -55,7 +56,7 @@ def test_nnx_model_trains_on_a_grain_map_dataset() -> None:
 
 
 def test_linen_model_trains_on_a_hugging_face_dataset_by_rows_and_by_batches() -> None:
-    datasets = pytest.importorskip("datasets", reason="pip install datasets")
+    datasets = import_module("datasets")
     data = datasets.Dataset.from_dict({"pixels": IMAGES, "label": LABELS, "text": ["a"] * 400}).with_format("numpy")
     source = IndexedSource(data, data, fields={"image": "pixels", "label": "label"})
     assert source.describe()["hash"] == IndexedSource(data, data, fields={"image": "pixels"}).describe()["hash"]
@@ -63,13 +64,13 @@ def test_linen_model_trains_on_a_hugging_face_dataset_by_rows_and_by_batches() -
 
 
 def test_model_trains_on_a_torch_dataset_of_tuples() -> None:
-    torch = pytest.importorskip("torch", reason="pip install torch; it takes 5 GB")
+    torch = import_module("torch")
     data = torch.utils.data.TensorDataset(torch.from_numpy(IMAGES), torch.from_numpy(LABELS))
     check(Task.from_nnx(NnxNet, IndexedSource(data, data, fields=("image", "label"))))
 
 
 def test_grain_batches_and_endless_repeats_are_refused() -> None:
-    grain = pytest.importorskip("grain", reason="pip install grain")
+    grain = import_module("grain")
     rows = grain.MapDataset.source(np.arange(400)).map(lambda i: {"image": IMAGES[i], "label": LABELS[i]})
     for batched in (rows.batch(8), rows.batch(8).map(lambda batch: batch), rows.batch(8).seed(1).shuffle()):
         with pytest.raises(ValueError, match=r"has a Grain batch\(\) step"):
@@ -79,14 +80,14 @@ def test_grain_batches_and_endless_repeats_are_refused() -> None:
 
 
 def test_grain_iterator_is_refused_with_advice() -> None:
-    grain = pytest.importorskip("grain", reason="pip install grain")
+    grain = import_module("grain")
     stream = grain.MapDataset.source(np.arange(4)).to_iter_dataset()
     with pytest.raises(ValueError, match=r"has no len\(\) and \[index\]"):
         IndexedSource(stream)
 
 
 def test_hugging_face_text_column_is_refused_by_name() -> None:
-    datasets = pytest.importorskip("datasets", reason="pip install datasets")
+    datasets = import_module("datasets")
     data = datasets.Dataset.from_dict({"x": [1.0, 2.0], "text": ["a", "b"]})
     with pytest.raises(ValueError, match=r"field 'text' is .* which is no number"):
         IndexedSource(data, fingerprint="x").batch(0, unit_size=2, seed=0)
