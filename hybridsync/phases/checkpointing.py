@@ -274,7 +274,8 @@ class SaveSchedule:
         self.training = threading.Event()
         self.training.set()
         self._commit: Future[Commit] | None = None
-        self._evaluations: deque[tuple[int, float, Future]] = deque()  # units, the run's seconds at which they were
+        # Units, the run's seconds at which they were, and the place that is evaluated; 0 for none.
+        self._evaluations: deque[tuple[int, float, int, Future]] = deque()
         self._next_save = self._save_secs = self._retry_secs = self._awaited_secs = self._age_secs = 0.0
         every = run.config.telemetry.evaluate_units
         with control.turn() as chief:
@@ -330,9 +331,9 @@ class SaveSchedule:
         self._commit, evaluation = self._committer.submit(
             snapshot, source, ledger, record, evaluate=evaluate, after=self.training
         )
-        self._pass_places(snapshot.held.units, is_evaluated=evaluate)
+        place = self._pass_places(snapshot.held.units, is_evaluated=evaluate)
         if evaluate:
-            self._evaluations.append((snapshot.held.units, secs - age_secs, evaluation))
+            self._evaluations.append((snapshot.held.units, secs - age_secs, place, evaluation))
 
     def wait(self, tick: Callable[[], None]) -> Commit:
         """Return the pending commit when it has ended; `tick` is called meanwhile and may raise.
@@ -417,32 +418,41 @@ class SaveSchedule:
 
     def leave(self, units: int) -> None:
         """Tell of the places up to `units` that have no evaluation, and get none: the run stops there."""
-        self._pass_places(units, is_evaluated=False, stops=True)
+        self._pass_places(units, is_evaluated=False, why="the run was asked to stop")
 
-    def _pass_places(self, units: int, *, is_evaluated: bool, stops: bool = False) -> None:
-        """Plan the next evaluation after a state, and tell of the places that have none of their own.
+    def _pass_places(
+        self,
+        units: int,
+        *,
+        is_evaluated: bool,
+        why: str = "a save or an evaluation was under way, or a phase about to end",
+    ) -> int:
+        """Plan the next evaluation after a state, and report the places that have none of their own.
+
+        Returns the place that the state is evaluated for; 0 for none.
 
         A place counts as passed when a state was handed over for it, not before: a capture may fail, and the place is
         then evaluated late. A state that is saved only passes it, too: with it the holder drops what it kept there.
         """
         if units < self._next_evaluation:
-            return
+            return 0
         every = self._run.config.telemetry.evaluate_units
         first, newest = int(self._next_evaluation), units // every * every
         self._next_evaluation = newest + every
         last = newest - every if is_evaluated else newest
         if first <= last:
-            self._reporter.skipped(first, last, (last - first) // every + 1, units, stops=stops)
+            self._reporter.skipped(first, last, (last - first) // every + 1, units, why)
+        return newest if is_evaluated else 0
 
     def collect(self, *, all_of_them: bool = False) -> None:
         """Report the evaluations that have ended, or wait for all of them; one that fails, or is late, ends nothing."""
-        while self._evaluations and (all_of_them or self._evaluations[0][2].done()):
-            units, captured, evaluation = self._evaluations.popleft()
+        while self._evaluations and (all_of_them or self._evaluations[0][-1].done()):
+            units, captured, place, evaluation = self._evaluations.popleft()
             what, most_secs = f"the evaluation at unit {units}", COMMIT_DEADLINE_SECS + LEAVING_SECS
             with self._watchdog.work(what, most_secs + SLACK_SECS):
                 secs = self._await_evaluation(evaluation)
                 late = f"it has not ended in {secs:.0f} s"
-                self._reporter.evaluated(units, captured, partial(result_within, evaluation, 0.0, late))
+                self._reporter.evaluated(units, captured, partial(result_within, evaluation, 0.0, late), place)
 
     def _await_evaluation(self, evaluation: Future) -> float:
         """Wait for an evaluation, and only a moment more once the run is asked to stop; returns for how many seconds.

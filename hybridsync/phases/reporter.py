@@ -309,13 +309,14 @@ class Reporter:
         self.event("save_failed", units=units, error=why)
         self.show_line(f"not durable since unit {units:,}, training goes on and the save is tried again: {why}")
 
-    def evaluated(self, units: int, captured: float, outcome: Callable[[], Any]) -> None:
+    def evaluated(self, units: int, captured: float, outcome: Callable[[], Any], place: int = 0) -> None:
         """Write what a task measured of the state at `units`; what is no number is left out, and reported.
 
         Args:
           units: units applied in the state.
           captured: the run's seconds at which that state was captured: training went on while it was measured.
           outcome: returns what was measured, None for nothing; raises what the task's functions raised.
+          place: multiple of `evaluate_units` that the state is evaluated for; 0 for none.
         """
         task, name = self._run.task, f"the evaluation at unit {units:,}"
 
@@ -332,6 +333,8 @@ class Reporter:
         if wrong:
             self.guests.failed(name, f"{'; '.join(wrong)}: return numbers by name")
         if not figures:
+            if place:  # a restarted chief reads here that no later state is to be measured for it
+                self.skipped(place, place, 1, units, "its evaluation gave no figures")
             return
         fields = {"accuracy": None, "loss": None, **figures}
         at = {"units": units, "state_t": round(self._since + captured, 6)}
@@ -347,12 +350,11 @@ class Reporter:
             f"{role} {role_id} has been {what} for long: it may hang, and is ended after {limit_secs:.3g} s ({setting})"
         )
 
-    def skipped(self, first: int, last: int, places: int, units: int, *, stops: bool = False) -> None:
-        """Write that `places` places from `first` to `last` had no evaluation.
+    def skipped(self, first: int, last: int, places: int, units: int, why: str) -> None:
+        """Write that `places` places from `first` to `last` have no evaluation.
 
-        `units` are those of the state that was captured next. `stops`: the run was asked to stop there.
+        `units` are those of the state that was captured next, or whose evaluation failed.
         """
-        why = "the run was asked to stop" if stops else "a save or an evaluation was under way, or a phase about to end"
         self.event("evaluation_skipped", first=first, last=last, places=places, units=units, why=why)
 
     def span(self, name: str, started: float, ended: float) -> None:

@@ -75,7 +75,8 @@ A line that breaks this is not written, and a reader leaves it out.
 `evaluation` has in `state_t` the time, as `t`, at which the state was captured, or of its last update if it was kept at
 its place; it was measured by `t`, in the background of the training.
 `evaluation_skipped`: of the places that `telemetry.evaluate_units` asks for, those from `first` to `last` had no
-evaluation of their own, for the reason in `why`; `units` are those of the state that was captured next.
+evaluation of their own, for the reason in `why`; `units` are those of the state that was captured next, or of the one
+whose evaluation gave no figures.
 `run_started` adds, among others, `quarantined`: the damaged checkpoints that were set aside before it, newest first,
 each as [number, reason]. The number is the commit's running number, which names its folder in `checkpoints/`, and is
 no count of units.

@@ -345,6 +345,7 @@ class Told(Reporter):
         self.told: list[tuple[int, Any]] = []
         self.captured = 12.5
         self.left_out: list[tuple[Any, ...]] = []
+        self.places: list[int] = []
 
     def seconds(self) -> float:
         return 12.5
@@ -352,12 +353,13 @@ class Told(Reporter):
     def measured_until(self, applied: int) -> int:
         return applied
 
-    def evaluated(self, units: int, captured: float, outcome: Callable[[], Any]) -> None:
+    def evaluated(self, units: int, captured: float, outcome: Callable[[], Any], place: int = 0) -> None:
         assert captured == self.captured, "seconds at which the state was handed over, or kept"
         self.told.append((units, outcome()))
+        self.places.append(place)
 
-    def skipped(self, first: int, last: int, places: int, units: int, *, stops: bool = False) -> None:
-        self.left_out.append((first, last, places, units) + ("stops",) * stops)
+    def skipped(self, first: int, last: int, places: int, units: int, why: str) -> None:
+        self.left_out.append((first, last, places, units) + ("stops",) * ("asked to stop" in why))
 
 
 class Harness:
@@ -587,6 +589,12 @@ def test_the_state_that_was_captured_counts_not_what_was_applied_when_it_was_due
     harness.evaluate(210)
     harness.chief.num_applied = 290
     assert not harness.saving.evaluation_is_due and harness.reporter.left_out == [(100, 100, 1, 210)]
+
+
+def test_reporter_is_given_the_place_of_an_evaluation_and_none_for_a_state_between_places(harness):
+    for units in (100, 130, 210, 405):
+        harness.evaluate(units)
+    assert harness.reporter.places == [100, 0, 200, 400]
 
 
 def test_a_place_whose_state_could_not_be_captured_is_still_due(harness):

@@ -267,3 +267,17 @@ def test_restarted_chief_measures_the_places_that_its_predecessor_had_not_measur
     assert reporter.measured_until(applied=52) == 60, "whatever the last commit has"
     written("evaluation", examples=8, accuracy=0.5, loss=1.0)
     assert reporter.measured_until(applied=52) == 60, "a line may lack its units"
+
+
+def test_place_whose_evaluation_gives_no_figures_is_reported_and_a_restarted_chief_leaves_it(harness: Harness) -> None:
+    reporter = harness.reporter
+    harness.recorder.events.write("run_started", phase=0, reason="fresh")
+    reporter.entered(harness.bsp, 0)
+    reporter.evaluated(61, 0.5, dict, 60)
+    reporter.evaluated(75, 0.5, lambda: 1 / 0)  # at the end of a phase, between two places
+    reporter.evaluated(80, 0.5, lambda: 1 / 0, 80)
+    reporter.evaluated(90, 0.5, lambda: None, 90)  # the task measures nothing
+    skipped = events_of(harness.workdir, "evaluation_skipped")
+    assert [(event["first"], event["last"], event["units"]) for event in skipped] == [(60, 60, 61), (80, 80, 80)]
+    assert {event["why"] for event in skipped} == {"its evaluation gave no figures"}
+    assert reporter.measured_until(applied=70) == 80
