@@ -57,6 +57,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ripples.EXPERIMENT,
         ripples.NETWORK,
         psplus.EXPERIMENT,
+        psplus.TWO_OF_FOUR,
         grid.EXPERIMENT,
     )
 }
