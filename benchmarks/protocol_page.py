@@ -1,8 +1,8 @@
 """Writes what is made of `docs/protocols.md`: `python -m benchmarks.protocol_page`.
 
 The page is written by hand, but for the blocks between `<!-- made: NAME -->` and `<!-- end -->`: of each protocol its
-figure, its parameters with the defaults of the code and what an update of it is; and a table of what all of them come
-to on the figures' cluster. A test holds page and figures against what this makes now.
+figure and its parameters with the defaults of the code; and a table of what all of them come to on the figures'
+cluster. A test holds page and figures against what this makes now.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from typing import Any
 
 from benchmarks.grid.cells import PROTOCOLS
 from benchmarks.protocol_figure import draw
-from benchmarks.protocol_timeline import NUM_WORKERS, Cost, cost_of, timeline_of
+from benchmarks.protocol_timeline import Cost, cost_of, timeline_of
 from hybridsync import protocols
-from hybridsync.protocols import base
-from hybridsync.protocols.modes import GROUP
 from hybridsync.protocols.server_protocol import ServerProtocol
 
 SHOWN = {"localsgd": "localsgd(steps=4)", "diloco": "diloco(steps=4)"}
@@ -48,21 +46,10 @@ def _made(name: str) -> str:
         return _parameters(ServerProtocol, _fields(ServerProtocol))
     protocol = protocols.parse(name)
     own = [field for field in _fields(protocol) if field.name not in _shared()]
-    parts = [f"![what four workers do under {name}](figures/{name}.svg)", _update(protocol)]
+    parts = [f"![what four workers do under {name}](figures/{name}.svg)"]
     if own:
         parts.append(_parameters(type(protocol), own))
     return "\n\n".join(parts)
-
-
-def _update(protocol: base.Protocol) -> str:
-    """Return what an update is with the workers of the figures, by the protocol's own words."""
-    units, bound = protocol.units_per_update(NUM_WORKERS), protocol.staleness_bound(NUM_WORKERS)
-    rate = f"{protocol.lr_factor(units, NUM_WORKERS):g} η"
-    if protocol.mode is GROUP:
-        return f"With {NUM_WORKERS} workers: each steps by one unit at {rate}, on a replica of its own."
-    who = f"workers step at {rate}" if protocol.local_updates else f"the optimizer steps at {rate}"
-    stale = "without a bound" if bound is None else f"at most {bound}"
-    return f"With {NUM_WORKERS} workers: {units} unit{'s' * (units > 1)} an update, {who}, staleness {stale}."
 
 
 def _parameters(cls: type, fields: Iterable[dataclasses.Field[Any]]) -> str:

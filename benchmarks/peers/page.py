@@ -136,7 +136,7 @@ def _machine(results: Results) -> str:
 
 
 def _machines(results: Results) -> str:
-    """Return what the further machines are, and a table for each of them beside the machine of the results."""
+    """Return what the further machines are, and tables of their ratios and shares next to those of the results."""
     here, tables = results.machine.get("processor", "this machine"), []
     for machine in other_machines.read():
         rows = [
@@ -147,6 +147,7 @@ def _machines(results: Results) -> str:
                 both.written(FORMS[figure.what]),
             )
             for figure, ours, both in other_machines.beside(results, machine)
+            if figure.what != "figure"
         ]
         about = _table(("what", "value"), machine.machine.items())
         tables.append(f"{about}\n\n{_table(('figure', here, machine.name, 'over both'), rows)}")
@@ -154,17 +155,14 @@ def _machines(results: Results) -> str:
 
 
 def _said(figure: other_machines.Figure) -> str:
-    """Return what a figure of a further machine is of."""
+    """Return what a ratio or share of a further machine is of."""
     name, _, part = figure.case.partition("/")
     work = next(work for work in ALL if work.name == name)
     system, ours = SYSTEMS[figure.system].title, OUR_PLANS.get(part, "sums" if isinstance(work, AllReduce) else "")
     if figure.what == "ratio":
         subject = f"{ours or 'transfers'} over {system}"
-    elif figure.what == "ideal":
-        subject = f"{ours}, of the ideal"
     else:
-        unit = RATE if isinstance(work, Digits) else TIME if isinstance(work, AllReduce) else BANDWIDTH
-        subject = f"{system}{f' {ours}' if ours and figure.system == OURS else ''}, {unit.name}"
+        subject = f"{ours}, of the ideal"
     return ", ".join(each for each in (subject, work.title, OPERATIONS.get(part, "")) if each)
 
 

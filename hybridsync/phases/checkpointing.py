@@ -439,9 +439,8 @@ class SaveSchedule:
         every = self._run.config.telemetry.evaluate_units
         first, newest = int(self._next_evaluation), units // every * every
         self._next_evaluation = newest + every
-        last = newest - every if is_evaluated else newest
-        if first <= last:
-            self._reporter.skipped(first, last, (last - first) // every + 1, units, why)
+        if left_out := range(first, newest if is_evaluated else newest + every, every):
+            self._reporter.skipped(left_out, units, why)
         return newest if is_evaluated else 0
 
     def collect(self, *, all_of_them: bool = False) -> None:

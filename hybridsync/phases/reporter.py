@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -334,7 +334,7 @@ class Reporter:
             self.guests.failed(name, f"{'; '.join(wrong)}: return numbers by name")
         if not figures:
             if place:  # a restarted chief reads here that no later state is to be measured for it
-                self.skipped(place, place, 1, units, "its evaluation gave no figures")
+                self.skipped((place,), units, "its evaluation gave no figures")
             return
         fields = {"accuracy": None, "loss": None, **figures}
         at = {"units": units, "state_t": round(self._since + captured, 6)}
@@ -350,12 +350,13 @@ class Reporter:
             f"{role} {role_id} has been {what} for long: it may hang, and is ended after {limit_secs:.3g} s ({setting})"
         )
 
-    def skipped(self, first: int, last: int, places: int, units: int, why: str) -> None:
-        """Write that `places` places from `first` to `last` have no evaluation.
+    def skipped(self, places: Sequence[int], units: int, why: str) -> None:
+        """Write which places have no evaluation.
 
         `units` are those of the state that was captured next, or whose evaluation failed.
         """
-        self.event("evaluation_skipped", first=first, last=last, places=places, units=units, why=why)
+        first, last = places[0], places[-1]
+        self.event("evaluation_skipped", first=first, last=last, places=len(places), units=units, why=why)
 
     def span(self, name: str, started: float, ended: float) -> None:
         """Put a stretch of the chief's time on the timeline."""

@@ -18,11 +18,13 @@ pytestmark = [pytest.mark.timeout(TEST_SECS), pytest.mark.usefixtures("quickly_c
 
 PAGE = (ROOT / "docs" / "callbacks.md").read_text()
 BLOCKS = blocks("docs/callbacks.md")
-FILE = next(block for block in BLOCKS if "def callbacks(config)" in block)
+JOB = next(block for block in blocks("docs/own_model.md") if "def config()" in block)
+"""The file that the page's blocks continue."""
+FILE = JOB + next(block for block in BLOCKS if "def callbacks(config)" in block)
 
 
 def test_blocks_run_in_order_and_the_run_stops_early(tmp_path: Path) -> None:
-    ended, best = output(BLOCKS, tmp_path).splitlines()
+    ended, best = output([JOB, *BLOCKS], tmp_path).splitlines()
     found = re.fullmatch(r"stopped: accuracy ([\d.]+) at unit (\d+); ended at unit (\d+)", ended)
     assert found is not None, ended
     assert float(found[1]) >= 0.85 and int(found[2]) <= int(found[3]) < 20_000
@@ -33,6 +35,7 @@ def test_blocks_run_in_order_and_the_run_stops_early(tmp_path: Path) -> None:
 def test_the_configuration_file_trains_and_its_callbacks_stop_the_run(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(FILE)
     command = ["-m", "hybridsync", "train", "--config=job.py", "--workdir=run", "--runtime=inprocess"]
+    command += re.findall(r"--set=\S+", PAGE)
     done = subprocess.run(
         [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=RUN_SECS, check=False
     )

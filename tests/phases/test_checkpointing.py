@@ -7,7 +7,7 @@ import math
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -358,8 +358,8 @@ class Told(Reporter):
         self.told.append((units, outcome()))
         self.places.append(place)
 
-    def skipped(self, first: int, last: int, places: int, units: int, why: str) -> None:
-        self.left_out.append((first, last, places, units) + ("stops",) * ("asked to stop" in why))
+    def skipped(self, places: Sequence[int], units: int, why: str) -> None:
+        self.left_out.append((places[0], places[-1], len(places), units) + ("stops",) * ("asked to stop" in why))
 
 
 class Harness:

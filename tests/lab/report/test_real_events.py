@@ -64,7 +64,7 @@ def _reported(workdir: Path) -> None:
     reporter.evaluated(50, 0.5, lambda: {"accuracy": float("nan"), "workers": 4.0})
     reporter.evaluated(60, 0.5, lambda: 1 / 0)
     reporter.suspect_hang("worker", 1, "reading data", 60.0, "fault.read_secs")
-    reporter.skipped(100, 200, 2, 310, "a save was under way")
+    reporter.skipped((100, 200), 310, "a save was under way")
     harness.switch(last_applied=200.0)
     reporter.committed(Commit(50, 1000, 4.0))
     harness.after(0.1, stamps=(203.0, 203.0))
