@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks.detector import RULES, Kind, RuleName, Score, drawn, in_a_run
 from benchmarks.jobs import DIGITS, load, train
 from benchmarks.reproduction.definition import Given, Row
+from benchmarks.reproduction.parameters import hybrid
 from hybridsync.lab.report.stalls import read_stalls
 
 
@@ -58,12 +59,16 @@ class Stalls:
       number: of the run; runs are alike.
       units: of each worker.
       compute_secs: an emulated accelerator is busy for so long with each unit.
+      share: of lock-step, before the switch, in percent.
+      hidden: features of each of the two hidden layers, where they are not the job's own; units are of 4 examples then.
     """
 
     workers: int
     number: int
     units: int = 240
     compute_secs: float = 0.05
+    share: float = 6.25
+    hidden: int = 0
 
     def definition(self) -> Any:
         return self
@@ -74,8 +79,9 @@ class Stalls:
     def measure(self, given: Given) -> Row:
         with tempfile.TemporaryDirectory(dir="/tmp") as folder:
             workdir = Path(folder) / "run"
-            flags = [f"--workers={self.workers}", "--plan=bsp:6.25%,asp", f"--compute_secs={self.compute_secs}"]
-            summary = train(workdir, *flags, f"--set=workload={self.units * self.workers}", config=DIGITS)
+            flags = [f"--workers={self.workers}", f"--plan={hybrid(self.share)}", f"--compute_secs={self.compute_secs}"]
+            wide = [f"--set=model.hidden={self.hidden},{self.hidden}", "--set=unit_size=4"] if self.hidden else []
+            summary = train(workdir, *flags, f"--set=workload={self.units * self.workers}", *wide, config=DIGITS)
             stalls = read_stalls(workdir)
         return {
             "stall_secs": round(sum(stall.stall_secs for stall in stalls), 3),

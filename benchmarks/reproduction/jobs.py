@@ -70,6 +70,9 @@ def evaluator_of(job: Job, workers: int, given: Given):
 HURT = Job("digits, hurt by asynchrony", "configs/digits_async_hurts.py", loss=0.3, short="MLP, near its limit")
 """MLP on digits, momentum .9, a rate near the limit; chosen on other seeds, see the file."""
 
+HURT_FOUR = replace(HURT, name="digits, hurt by asynchrony, 4 workers' rate", sets=("optimizer.learning_rate=0.29",))
+"""The same for 4 workers: a unit's rate is the file's rate of a whole update over 4; the units are those of 8."""
+
 RECIPE_RATE = Job("digits, its recipe's rate", "configs/digits_mlp.py", ("workload=1600",), loss=0.3, short="MLP")
 """The same network at the rate of its file, where four workers' asynchrony learns; a unit's rate, so lock-step of eight
 workers has eight times that, and one version more of age costs units there (see `hsp_bearing`)."""

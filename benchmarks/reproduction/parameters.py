@@ -40,6 +40,11 @@ PSPLUS_GATED = {
 }
 PSPLUS_MODULATIONS = {kind: f"psplus(modulation={kind})" for kind in ("none", "schedule", "staleness", "progress")}
 
+MODULATED_TWINS = {kind: f"psplus(modulation={kind}, overlap=false)" for kind in ("none", "staleness", "progress")}
+"""The same modulations without overlap, which is asynchrony with an optimizer of each worker's own."""
+ASP_RATES = {"none": ASP, "rate": "asp(staleness_rule=rate)"}
+"""Asynchrony at one rate, and with a rate over the staleness, its own way to follow it."""
+
 
 def hybrid(share: float) -> str:
     """Return the plan with so many percent of lock-step, then asynchrony.

@@ -46,6 +46,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         syncswitch_policies.EXPERIMENT,
         syncswitch_detector.EXPERIMENT,
         syncswitch_overhead.EXPERIMENT,
+        syncswitch_overhead.BY_SIZE,
         syncswitch_search.EXPERIMENT,
         syncswitch_resnet.SMOKE,
         syncswitch_resnet.EXPERIMENT,
@@ -57,6 +58,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ripples.EXPERIMENT,
         ripples.NETWORK,
         psplus.EXPERIMENT,
+        psplus.TWO_OF_FOUR,
         grid.EXPERIMENT,
     )
 }

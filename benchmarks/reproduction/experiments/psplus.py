@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 from benchmarks.peers.figures import Spread
 from benchmarks.peers.plot import Bar
@@ -10,8 +11,15 @@ from benchmarks.peers.plot import Panel as BarPanel
 from benchmarks.peers.plot import draw as draw_bars
 from benchmarks.reproduction.clusters import Even
 from benchmarks.reproduction.definition import Cell, Claim, Experiment, Row
-from benchmarks.reproduction.jobs import HURT
-from benchmarks.reproduction.parameters import PSPLUS_GATED, PSPLUS_GATES, PSPLUS_MODULATIONS, PSPLUS_RATES
+from benchmarks.reproduction.jobs import HURT, HURT_FOUR
+from benchmarks.reproduction.parameters import (
+    ASP_RATES,
+    MODULATED_TWINS,
+    PSPLUS_GATED,
+    PSPLUS_GATES,
+    PSPLUS_MODULATIONS,
+    PSPLUS_RATES,
+)
 from benchmarks.reproduction.reporting import claimed, markdown, mean, mean_of_all, spread, values
 from benchmarks.reproduction.training import Training
 from hybridsync.lab.simulator.cluster import Slow
@@ -31,6 +39,13 @@ PLANS = {
 }
 TWIN = "its blocking twin"
 MODULATED = ("none", "progress")
+
+TWO_SLOW = {
+    f"two {factor:g}x slow": Even(link_ratio=0.5, slow=tuple(Slow(worker, factor=factor) for worker in (2, 3)))
+    for factor in (2.0, 5.0)
+}
+FAMILIES = {"psplus": PSPLUS_MODULATIONS, "its twin": MODULATED_TWINS, "asp": ASP_RATES}
+"""Protocol -> modulation -> plan; the first modulation of each leaves the rate alone."""
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
@@ -104,9 +119,13 @@ def _listed(found: Mapping[str, float], how: str) -> str:
 
 def table(rows: Sequence[Row]) -> str:
     """Return time of a unit, units and seconds to the loss."""
+    return _table(rows, CLUSTERS, PLANS)
+
+
+def _table(rows: Sequence[Row], clusters: Iterable[str], plans: Mapping[str, str]) -> str:
     told = []
-    for cluster in CLUSTERS:
-        for name, plan in PLANS.items():
+    for cluster in clusters:
+        for name, plan in plans.items():
             where = {"cluster": cluster, "plan": name}
             told.append(
                 (
@@ -159,4 +178,57 @@ EXPERIMENT = Experiment(
     claims,
     table,
     plot,
+)
+
+
+def claims_two_slow(rows: Sequence[Row]) -> list[Claim]:
+    """Return the units to a loss that each modulation saves, against none: PS+'s, its twin's, and asynchrony's own."""
+
+    def fewer(cluster: str):
+        def saved(rows: Sequence[Row], kinds: Mapping[str, str]) -> dict[str, float]:
+            units = {
+                kind: mean_of_all(rows, "units_to_loss", len(SEEDS), cluster=cluster, plan=plan)
+                for kind, plan in kinds.items()
+            }
+            none, *others = kinds
+            return {kind: 1 - units[kind] / units[none] for kind in others}
+
+        def told(rows: Sequence[Row]) -> tuple[str, bool]:
+            found = {family: saved(rows, kinds) for family, kinds in FAMILIES.items()}
+            shown = (
+                f"`{family}` " + ", ".join(f"{kind} {_share(share)}" for kind, share in kinds.items())
+                for family, kinds in found.items()
+            )
+            return "; ".join(shown), found["psplus"][MODULATED[1]] >= 0.37
+
+        return told
+
+    where = f"{HURT_FOUR.name}, a transfer takes half of a unit's compute time, 4 workers, {len(SEEDS)} seeds"
+    return [
+        claimed(rows, "fewer iterations to a loss", "37 %", where, fewer(cluster), f"by the modulation, {cluster}")
+        for cluster in TWO_SLOW
+    ]
+
+
+def _share(share: float) -> str:
+    return "never in a run" if math.isnan(share) else f"{share:.0%}"
+
+
+_TWO_SLOW_PLANS = [plan for kinds in FAMILIES.values() for plan in kinds.values()]
+TWO_OF_FOUR = Experiment(
+    "psplus_two_slow",
+    "PS+",
+    "The slow half of four workers makes a third or a sixth of PS+'s units, so that a factor on its rate has something "
+    "to act on. `asp` has no factor of its workers' progress: the twin has, and is asynchrony otherwise.",
+    [
+        Cell(
+            {"cluster": cluster, "plan": plan, "seed": seed},
+            Training(HURT_FOUR, plan, conditions, seed, workers=4, evaluations=0),
+        )
+        for cluster, conditions in TWO_SLOW.items()
+        for plan in _TWO_SLOW_PLANS
+        for seed in SEEDS
+    ],
+    claims_two_slow,
+    lambda rows: _table(rows, TWO_SLOW, {plan: plan for plan in _TWO_SLOW_PLANS}),
 )

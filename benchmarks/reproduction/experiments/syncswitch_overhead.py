@@ -64,3 +64,52 @@ EXPERIMENT = Experiment(
     claims,
     table,
 )
+
+WIDE = {"20 M": (4440, 8, range(2)), "100 M": (9960, 4, range(1))}
+"""Parameters -> features of a hidden layer, workers, and numbers of the runs; momentum .9 is the state of as many."""
+
+
+def claims_wide(rows: Sequence[Row]) -> list[Claim]:
+    """Return what a switch of a larger model costs; the published figure is held against that of as many workers."""
+
+    def stall(rows: Sequence[Row]) -> tuple[str, bool]:
+        told = []
+        for size, (_, count, numbers) in WIDE.items():
+            found = values(rows, "stall_secs", parameters=size)
+            share = mean(rows, "stall_secs", parameters=size) / PUBLISHED_RUN_SECS
+            load = mean(rows, "load", parameters=size)
+            runs = f"{len(numbers)} run{'s' if len(numbers) > 1 else ''}"
+            where = f"{size} parameters, {count} workers, {runs} at a load of {load:.0f}"
+            told.append(f"{spread(found, '{:.1f}')} s, {share:.2%} of 2,100 s ({where})")
+        return "; ".join(told), max(values(rows, "stall_secs", workers=8)) <= PUBLISHED[8]
+
+    where = "processes on one host of two cores, wider MLPs on digits, momentum .9; met by that of 8 workers"
+    return [claimed(rows, "a switch, 8 workers", f"{PUBLISHED[8]:g} s", where, stall, "larger models")]
+
+
+def table_wide(rows: Sequence[Row]) -> str:
+    """Return the stalls by the number of parameters."""
+    columns = "stall_secs", "seconds", "load"
+    told = [
+        (size, str(count), *(spread(values(rows, name, parameters=size), "{:.1f}") for name in columns))
+        for size, (_, count, _) in WIDE.items()
+    ]
+    return markdown(("parameters", "workers", "switch, s", "run, s", "load average"), told)
+
+
+BY_SIZE = Experiment(
+    "syncswitch_overhead_sizes",
+    "Sync-Switch",
+    "The same on wider layers, 16 units of 4 examples a worker. 300 M parameters were not tried: four workers, a "
+    "server and a chief hold some 15 GB at 100 M, of the 24 GB that were there.",
+    [
+        Cell(
+            {"parameters": size, "workers": count, "number": number},
+            Stalls(count, number, units=16, share=25, hidden=hidden),
+        )
+        for size, (hidden, count, numbers) in WIDE.items()
+        for number in numbers
+    ],
+    claims_wide,
+    table_wide,
+)
