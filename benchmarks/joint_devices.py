@@ -2,8 +2,8 @@
 
 Compared in turns, on the same forced CPU devices: `Trainer.fit` with a worker a device (`collective="xla"`), and one
 program over a mesh of all devices that computes the gradient of a whole step and the update, its batch divided and its
-state donated. A step is stamped where its first unit is read: by the wall clock, by the process's processor time, and by
-that of the threads of Python without what they read of the data, which is the host's time: the rest is the devices'.
+state donated. A step is stamped where its first unit is read: by the wall clock, by the process's processor time, and
+by that of the threads of Python without what they read of the data, which is the host's time: the rest is the devices'.
 Two models say what share of the plain program's rate is left, one of next to no compute what the host spends.
 """
 
@@ -50,11 +50,11 @@ class SteppedSource:
     def _host_secs(self) -> float:
         """Return the processor seconds of all threads of Python that live, without what they read of the data."""
         alive = [thread.ident for thread in threading.enumerate() if thread.ident is not None]
-        spent = (time.clock_gettime(time.pthread_getcpuclockid(thread)) for thread in alive)
-        return sum(spent) - sum(self._read_secs.get(thread, 0.0) for thread in alive)
+        spent = sum(map(time.clock_gettime, map(time.pthread_getcpuclockid, alive)))  # noqa: TID251 of each thread
+        return spent - sum(self._read_secs.get(thread, 0.0) for thread in alive)
 
     def take(self, steps: int) -> np.ndarray:
-        """Return wall, processor and host seconds of each of the last steps but the first few, and forget all stamps."""
+        """Return wall, processor and host seconds of each of the last steps but the first few; forget all stamps."""
         found, self.stamps = np.diff(np.array(self.stamps[-steps:]), axis=0)[WARM_STEPS:], []
         return found
 

@@ -65,7 +65,7 @@ def told_of(workdir: Path, before: tuple[int, int]) -> str:
             f"the run in {workdir} ended, and nothing says that it saved (no new {SUMMARY_FILE}); {look}"
         )
     how, units = summary["exit"], summary["units"]["applied"]
-    if how not in (*ENDS, "preempted"):
+    if how not in (*ENDS, "preempted", "restarting"):
         raise HybridSyncError(f"the run in {workdir} {how} at unit {units:,}: {summary.get('error')}; {look}")
     again = "" if how in ENDS else "; the command that started it goes on from there"
     return f"stopped: {how} at unit {units:,}{again}"

@@ -94,6 +94,12 @@ flags.DEFINE_string(
     "",
     "folder of compiled programs, yours alone, or off; $HYBRIDSYNC_COMPILATION_CACHE or your cache folder by default",
 )
+flags.DEFINE_enum(
+    "switch",
+    "live",
+    ["live", "restart"],
+    "at a planned switch: continue in the same processes, or save and start all again",
+)
 flags.DEFINE_integer("metrics_port", 0, "port at which Prometheus finds the run's figures; 0 for none")
 flags.DEFINE_string("metrics_bind", "127.0.0.1", "address of that port; other users of the machine can read it")
 flags.DEFINE_integer("port", 0, "port of the chief, at --bind or 127.0.0.1; 0 takes a free one")
@@ -164,6 +170,7 @@ def launch_of_flags(
         link=FLAGS.link,
         threads_per_role=FLAGS.threads_per_role,
         compilation_cache=cache,
+        restarts=FLAGS.switch == "restart",
         metrics_port=FLAGS.metrics_port,
         metrics_bind=FLAGS.metrics_bind,
         argv=(*sys.argv[1:], *named, f"--plan={config.plan}"),  # the plan is looked up once for all roles
@@ -231,7 +238,7 @@ def start(argv: list[str]) -> int:
     if len(argv) > 1:
         raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
     check_xla_flags()
-    for name in ("collective", "link", "threads_per_role", "metrics_port"):
+    for name in ("collective", "link", "switch", "threads_per_role", "metrics_port"):
         if FLAGS.runtime == "inprocess" and FLAGS[name].value != FLAGS[name].default:
             raise ConfigError(
                 f"--{name}={FLAGS[name].value} is for processes, and --runtime=inprocess has threads; leave one of "

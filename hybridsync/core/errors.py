@@ -10,6 +10,8 @@ EXIT_COMPLETED = 0
 EXIT_REFUSED = 1
 EXIT_FAILED = 70
 EXIT_PREEMPTED = 75
+EXIT_RESTARTS = 76
+"""Of a chief, to the supervisor alone: saved at a switch, at which all roles are to start again."""
 EXIT_INTERRUPTED = 130
 
 

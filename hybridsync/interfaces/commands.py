@@ -150,7 +150,7 @@ class StatusReply:
     """Describes the current state of a run.
 
     Args:
-      exit: how the run ended: "completed", "stopped", "preempted" or "failed"; "" while it continues.
+      exit: how the run ended: "completed", "stopped", "preempted", "restarting" or "failed"; "" while it continues.
       phase: number of the newest phase; 0 before the first.
       protocol: protocol of that phase.
       reason: reason for which the phase was entered.

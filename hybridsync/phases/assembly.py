@@ -55,6 +55,8 @@ class ControllerSpec:
     """Called with the sequence of the state that a run continues from when later updates are lost."""
     restarted: bool = False
     """An earlier controller brought the run to its current phase; roles may be in the middle of it."""
+    restarts: bool = False
+    """The run is saved and ends at each planned switch; whoever started it starts all roles again."""
     num_devices: int = NUM_DEVICES
     """Local devices of each worker, among which a mesh chooses."""
     tick_secs: float = TICK_SECS
@@ -166,7 +168,7 @@ def assemble(run: Run, control: RunControl, start: Start, spec: ControllerSpec) 
         start,
         Stages(
             control=control,
-            run=RunStage(context, policy_driver, commit, spec.tick_secs),
+            run=RunStage(context, policy_driver, commit, spec.tick_secs, restarts=spec.restarts),
             capture_stage=capture_stage,
             gather=gather,
             entry=entry,

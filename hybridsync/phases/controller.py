@@ -28,10 +28,20 @@ class RunStage:
       policy_driver: knows whether the phase is to be left for another one.
       commits: the commit in progress.
       tick_secs: interval, in seconds, at which a phase is checked of which no news arrives.
+      restarts: whether the run is saved and ends at a planned switch.
     """
 
-    def __init__(self, run: RunContext, policy_driver: PolicyDriver, commits: CommitStage, tick_secs: float) -> None:
+    def __init__(
+        self,
+        run: RunContext,
+        policy_driver: PolicyDriver,
+        commits: CommitStage,
+        tick_secs: float,
+        *,
+        restarts: bool,
+    ) -> None:
         self._run, self._policy_driver, self._commits, self._tick_secs = run, policy_driver, commits, tick_secs
+        self._restarts = restarts
 
     def watch(self) -> state_machine.Event:
         """Let the phase run until something is due.
@@ -79,7 +89,9 @@ class RunStage:
             state.reason = "dropped"
             return state_machine.Regroup()
         state.reason = "planned"
-        return state_machine.EndPhase(last=preempted or phase.end_units >= self._run.config.workload)
+        is_last = preempted or phase.end_units >= self._run.config.workload
+        state.restarts = self._restarts and not is_last
+        return state_machine.EndPhase(last=is_last or state.restarts)
 
 
 @dataclass(frozen=True)
@@ -202,7 +214,7 @@ class Controller:
         self._run.saving.collect(all_of_them=True)
         with self._run.control.turn() as chief:
             saved, failure = chief.ledger.num_applied, chief.members.all_quarantined()
-            stop_reason, refusal = chief.stop_reason, chief.refusal
+            stop_reason, refusal, preempted = chief.stop_reason, chief.refusal, chief.preempted
         completed = saved >= self._run.config.workload
         if not completed and failure is not None:
             raise failure
@@ -214,7 +226,8 @@ class Controller:
             )
         if completed:
             return self._run.reporter.finish("completed", None)
-        return self._run.reporter.finish("preempted" if stop_reason is None else "stopped", refusal or None)
+        how = "restarting" if self._run.state.restarts and not preempted else "preempted"
+        return self._run.reporter.finish(how if stop_reason is None else "stopped", refusal or None)
 
     def _save_in_spite_of(self, error: BaseException) -> None:
         """Break the phase off at whatever stage it is, and commit the newest state that a role holds.

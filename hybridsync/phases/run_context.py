@@ -44,6 +44,7 @@ class ControllerState:
       is_ending: whether no phase follows, so that the captured state is the run's last.
       lost_at_stop: applied units that were rolled back after the run was asked to stop.
       lost_why: why they were.
+      restarts: whether the run ends here because it is to start again for the plan's next stage.
     """
 
     snapshot: Snapshot
@@ -60,6 +61,7 @@ class ControllerState:
     is_ending: bool = False
     lost_at_stop: int = 0
     lost_why: str = ""
+    restarts: bool = False
 
     @property
     def current_phase(self) -> Phase:

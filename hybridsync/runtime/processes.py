@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from hybridsync import __version__
 from hybridsync.config import LoadedConfig, RunConfig
 from hybridsync.core.counted import counted
-from hybridsync.core.errors import AddressError, ConfigError, WorkdirError
+from hybridsync.core.errors import EXIT_RESTARTS, AddressError, ConfigError, WorkdirError
 from hybridsync.core.work_deadlines import COMPILE_SECS
 from hybridsync.devices.environment import worker_environments
 from hybridsync.interfaces.agents import AgentHello
@@ -89,6 +89,8 @@ class Launch:
       threads_per_role: number of threads with which XLA computes in each role; 0 is a share of the cores (see
         `share_of_cores`).
       compilation_cache: folder of compiled programs, "off", or "" for the user's (see `open_cache`).
+      restarts: whether the run is saved at each planned switch and all its processes start again, so that those of two
+        protocols never hold memory at the same time.
       metrics_port, metrics_bind: port and address at which Prometheus finds the run's figures; port 0 for none.
       argv: the flags, handed on to every role.
       program: module that plays the roles.
@@ -114,6 +116,7 @@ class Launch:
     link: str = AUTO
     threads_per_role: int = 0
     compilation_cache: str = ""
+    restarts: bool = False
     metrics_port: int = 0
     metrics_bind: str = LOOPBACK
     argv: tuple[str, ...] = ()
@@ -124,6 +127,11 @@ class Launch:
         check_plan(self.config)
         if self.cluster is not None:
             self.cluster.check(self.config)
+            if self.restarts and self.num_hosts > 1:
+                raise ConfigError(
+                    f"--switch=restart is for one host, and the run has {self.num_hosts}: their agents would end with "
+                    "the roles; leave it out"
+                )
             if self.bind:
                 raise ConfigError(f"--bind={self.bind} is for one host; on several, --address says where roles serve")
         try:
@@ -247,7 +255,10 @@ def supervise(launch: Launch) -> int:
             f"starting 1 chief, {counted(launch.config.servers, 'server')}, "
             f"{counted(launch.config.workers, 'worker')}; logs in {launch.workdir / 'logs'}"
         )
-        return _supervisor(launch, lock, num_threads, cache, keys).run()
+        while (code := _supervisor(launch, lock, num_threads, cache, keys).run()) == EXIT_RESTARTS:
+            say("saved at a switch: all processes have ended, and start again")
+            launch = replace(launch, argv=(*launch.argv, "--resume=auto"))
+        return code
 
 
 def _check_places(launch: Launch) -> None:
@@ -418,6 +429,7 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
         launch.init_from,
         allowed=launch.allowed,
         metrics=(launch.metrics_bind, launch.metrics_port),
+        restarts=launch.restarts,
         lock=None if child.lock_fd is None else HeldLock(child.lock_fd, spec.lock_nonce),
     )
     code = module.run_chief(

@@ -47,7 +47,8 @@ class Summary:
     """Holds the values of summary.json, name by name.
 
     Args:
-        exit: end of the run: "completed", "stopped" by a callback for good, "preempted" or "failed".
+        exit: end of the run: "completed", "stopped" by a callback for good, "preempted", "failed", or "restarting" for
+            the next stage of the plan.
         units: the ledger's account.
         examples: examples applied.
         seconds: seconds from the first unit leased, stalls and earlier sessions included: the run's time at its end.
@@ -65,7 +66,7 @@ class Summary:
         callback_secs: seconds that each callback took in this session, by the name of its class.
     """
 
-    exit: Literal["completed", "stopped", "preempted", "failed"]
+    exit: Literal["completed", "stopped", "preempted", "restarting", "failed"]
     units: Units
     examples: int
     seconds: float

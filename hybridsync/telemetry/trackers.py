@@ -147,5 +147,5 @@ class MLflow(_Tracker):
             for name, value in {**final, "seconds": summary["seconds"]}.items():
                 if math.isfinite(value):
                     self._client.log_metric(self._run_id, f"final/{name}", value)
-            ends = {"failed": "FAILED", "preempted": "KILLED"}
+            ends = {"failed": "FAILED", "preempted": "KILLED", "restarting": "KILLED"}
             self._client.set_terminated(self._run_id, ends.get(summary["exit"], "FINISHED"))

@@ -308,6 +308,8 @@ COMMAND = [
         r"--compilation_cache or \$HYBRIDSYNC_COMPILATION_CACHE, or 'off'"),
     Given("threads for roles that have no process", ("--threads_per_role=2", *HERE),
         "--threads_per_role=2 is for processes, and --runtime=inprocess has threads; leave one of both out"),
+    Given("threads that restart at a switch", ("--switch=restart", *HERE),
+        "--switch=restart is for processes, and --runtime=inprocess has threads; leave one of both out"),
     Given("shared memory between roles at ports", ("--link=shm", "--bind=127.0.0.1", *FRESH),
         "--link=shm needs Linux, and roles that serve on sockets; leave out --bind, or --link"),
     Given("shared memory between threads", ("--link=shm", *FRESH, *HERE),

@@ -34,6 +34,7 @@ REFUSED = [
     (["--cluster=ssh", "--hosts=HOSTS", "--certs=c", "--workers=1"], "--hosts=2 is more than the 1 worker; each host"),
     (["--cluster=ssh", "--hosts=HOSTS", "--runtime=inprocess"], "--runtime=inprocess is for one machine, and this is"),
     (["--cluster=ssh", "--hosts=HOSTS", "--certs=c", "--bind=127.0.0.1"], "--bind=127.0.0.1 is for one host; on"),
+    (["--cluster=ssh", "--hosts=HOSTS", "--certs=c", "--switch=restart"], "--switch=restart is for one host, and the"),
     (
         ["--cluster=ssh", "--hosts=HOSTS", "--workdir=runs/a"],
         "--workdir=runs/a is relative, and every host has to find",

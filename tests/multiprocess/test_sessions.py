@@ -46,6 +46,21 @@ def test_a_run_in_one_process_that_is_asked_to_stop_loses_nothing_unless_it_is_a
     sessions.asked_to_stop_again_and_again(tmp_path / "run", ["inprocess"], seed=2, units=400, plan=plan)
 
 
+def test_a_run_that_restarts_at_each_switch_trains_on_in_new_processes(tmp_path: Path) -> None:
+    with tally(
+        tmp_path / "run", "--switch=restart", plan="bsp:25%,asp:50%,bsp", units=120, workers=2, unit_secs=0.0
+    ) as job:
+        assert job.wait() == 0, job.output + job.logs()
+    assert_exactly_once(job.summary())
+    assert job.output.count("saved at a switch") == 2
+    ends = [(event["exit"], event["units"]) for event in job.events("run_finished")]
+    assert ends == [("restarting", 30), ("restarting", 90), ("completed", 120)]
+    assert [event["protocol"] for event in job.events("phase_entered")] == ["bsp", "asp", "bsp"]
+    assert job.events("switch") == [], "no phase follows another one in the same processes"
+    roles = [(event["role"], event["pid"]) for event in job.events("role_started") if event["role"] != "supervisor"]
+    assert len(set(roles)) == 3 * 4, "a chief, a server and two workers, each three times"
+
+
 TOPOLOGIES = (("--workers=4",), ("--workers=2",), ("--workers=2", "--runtime=inprocess"), ("--workers=1",))
 
 

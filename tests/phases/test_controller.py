@@ -261,6 +261,13 @@ def test_a_stop_that_could_not_save_all_that_was_applied_says_how_many_units_are
     assert failure.value.exit_code == EXIT_FAILED and harness.reporter.ends == ["failed"]
 
 
+@pytest.mark.parametrize(("preempted", "how"), [(False, "restarting"), (True, "preempted")])
+def test_a_run_that_ends_at_a_switch_says_that_it_restarts_unless_it_was_asked_to_stop(*, preempted: bool, how: str):
+    harness = Harness(*WAY)
+    harness.control.num_applied, harness.control.preempted, harness.state.restarts = 8, preempted, True
+    assert harness.controller.run() == (how, None)
+
+
 def test_the_end_of_a_run_that_a_role_refuses_to_train_on_names_the_mistake():
     harness = Harness(*WAY)
     harness.control.num_applied, harness.control.refusal = 8, "worker 1 refuses to go on: exit 1: the loss raised"

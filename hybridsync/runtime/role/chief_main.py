@@ -15,7 +15,7 @@ from typing import TextIO
 from absl import logging
 
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, AddressError
+from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, EXIT_RESTARTS, AddressError
 from hybridsync.core.work_deadlines import LOOP_SECS, Watching
 from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.ports import ServerPort, SnapshotSource
@@ -51,6 +51,7 @@ class ChiefSpec:
       init_from: See `open_run`.
       allowed: `convert_units` and `accept_changes` of `open_run`.
       metrics: Address and port at which Prometheus finds the run's figures; port 0 for none.
+      restarts: Whether all roles start again at each planned switch.
       lock: Lock of the workdir, which the supervisor has taken; None where it has not.
     """
 
@@ -59,6 +60,7 @@ class ChiefSpec:
     init_from: Path | None
     allowed: Allowed
     metrics: tuple[str, int]
+    restarts: bool = False
     lock: HeldLock | None = None
 
     @property
@@ -124,6 +126,8 @@ def run_chief(
     finally:
         recorder.close()
         opening.lock.release()
+    if summary.exit == "restarting":
+        return EXIT_RESTARTS
     return EXIT_COMPLETED if summary.is_over else EXIT_PREEMPTED
 
 
@@ -203,6 +207,7 @@ def _manage(
             servers=servers,
             holder_at=holder_at,
             renew=lambda: report({"renew": True}),
+            restarts=spec.restarts,
             num_devices=spec.role.num_devices,
             watchdog=watchdog,
             evaluator_at=partial(transport.evaluator, state_bytes=layout.nbytes) if by_workers else None,

@@ -112,6 +112,7 @@ class ChiefRole:
         holder_at: Callable[[str], SnapshotSource],
         hooks: Sequence[tuple[Hook, int]] = (),
         renew: Callable[[], None] = lambda: None,
+        restarts: bool = False,
         num_devices: int = NUM_DEVICES,
         watchdog: Watching = UNWATCHED,
         placement: Placement | None = None,
@@ -126,6 +127,7 @@ class ChiefRole:
           holder_at: returns the role at an address that can take a snapshot of the state.
           hooks: (function, every so many units).
           renew: has every worker's process started again (see `assemble`).
+          restarts: whether the run is saved and ends at each planned switch.
           num_devices: local devices of each worker, among which a communicator chooses.
           watchdog: watchdog of the process.
           placement: where workers that are threads of this process compute, and states are measured.
@@ -177,6 +179,7 @@ class ChiefRole:
                 renew=renew,
                 forget=self._forget,
                 restarted=self._restarted,
+                restarts=restarts,
                 num_devices=num_devices,
                 watchdog=watchdog,
             ),
