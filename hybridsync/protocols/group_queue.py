@@ -147,7 +147,8 @@ class TwoPhase(Queued):
 
     Where a worker asks that is in no pending group, the free workers are divided twice. First the heads of the nodes,
     one of each drawn at random, form random groups, and the others form random groups inside their nodes. After that
-    come the nodes as a whole. The first phase is a worker's next group, and the second the one after it.
+    come the nodes as a whole. The first phase is a worker's next group, and the second the one after it. One node has
+    no phases: its head would have nobody to meet in the first, ask half as often, and be left out for a slow worker.
 
     The slowdown filter counts from the worker that has asked most, not from the worker that asks: a worker that shares
     a node with a slow one meets it again and again, is as many requests behind, and would continue to join it. And a
@@ -166,6 +167,8 @@ class TwoPhase(Queued):
         self._node = node
 
     def _make(self, worker: int) -> list[list[int]]:
+        if len(self.members) <= self._node:
+            return super()._make(worker)
         nodes: dict[int, list[int]] = {}
         for each in sorted([worker, *self._free(worker)], key=self.members.index):
             nodes.setdefault(self.members.index(each) // self._node, []).append(each)
@@ -177,6 +180,8 @@ class TwoPhase(Queued):
         return made if any(worker in group for group in made) else [*made, [worker]]
 
     def _joining(self, worker: int) -> list[int]:
+        if len(self.members) <= self._node:
+            return super()._joining(worker)
         return [other for other in self._keeping_up(self._active()) if other != worker]
 
     def _drawn(self, workers: list[int]) -> list[list[int]]:

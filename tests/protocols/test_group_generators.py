@@ -231,6 +231,21 @@ def test_two_phases_meet_across_the_nodes_and_then_inside_them() -> None:
     assert [group.members for group in cluster.started[-2:]] == [(0, 1, 2), (3, 4, 5)]
 
 
+@pytest.mark.parametrize("slow", [1, 3, 10])
+def test_two_phases_on_one_node_are_its_random_groups(slow: int) -> None:
+    """Phases would have left most workers alone, as soon as one had been the head too often."""
+    started = []
+    for spec in ("preduce", "preduce(groups=inter,node=4)"):
+        cluster = Cluster(protocols.parse(spec).group_rule(tuple(range(4)), 0))
+        for turn in range(100):
+            for worker in range(1 if turn % slow else 0, 4):
+                if worker in cluster.computing:
+                    cluster.join_group(worker)
+        started.append([group.members for group in cluster.started])
+    assert started[0] == started[1]
+    assert sum(len(group) == 1 for group in started[0]) < 0.1 * sum(map(len, started[0]))
+
+
 def fewest_rounds(spec: str) -> int:
     """Return the fewest group rounds of three workers in a hundred turns, beside one that takes ten turns for each."""
     cluster = Cluster(protocols.parse(spec).group_rule(tuple(range(4)), 0))
