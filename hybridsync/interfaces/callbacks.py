@@ -23,7 +23,7 @@ class CallbackRun:
       workdir: folder for everything that the run writes; None for a run that leaves nothing.
       stop: `stop(reason)` has the run save and end, with `exit` "stopped": the same command does not train on.
       say: `say(text)` shows one line where the run shows its own.
-      optimizer: `name` of the optimizer that trains, where its factory has one, and its hyperparameters.
+      optimizer: `name` of the optimizer that trains, and its hyperparameters: numbers, texts, booleans.
     """
 
     config: RunConfig

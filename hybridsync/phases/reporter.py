@@ -123,7 +123,8 @@ class Reporter:
         self._has_said_sharing = False
         self._callbacks = Callbacks(run, control, self.guests, self.show_line, clock)
         self._callbacks.call("on_start")
-        recorder.board.started(applied, hyperparameters(run.config, run.optimizer.shown_values()))
+        shown = run.optimizer.shown_values(run.config.unit_size, run.config.workload)
+        recorder.board.started(applied, hyperparameters(run.config, shown))
 
     def _preempt(self) -> None:
         with self._control.turn() as chief:

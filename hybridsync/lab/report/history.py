@@ -28,7 +28,7 @@ class RunHistory:
 
     Args:
         name: folder of the run, as it was given; "" for a run without one.
-        config: values of the run's RunConfig.
+        config: values of the run's RunConfig, with `optimizer` those of the optimizer that trained.
         summary: content of summary.json; empty until the run has ended.
         metrics: lines of metrics.jsonl.
         evaluations: `units`, `examples`, `phase` and each figure that was measured of a state. `secs` is when the run
@@ -90,7 +90,7 @@ def history_of(record: Record) -> RunHistory:
     """Return a record as plain values, on the run's time."""
     first, since = _start(record.events)
     events = record.events[first:]
-    config = (record.config or {}).get("config") or {}
+    config = record.values
     evaluations = [event for event in events if event["kind"] == "evaluation"]
     how, _ = ended(record)
     return RunHistory(

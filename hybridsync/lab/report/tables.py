@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
-from typing import Any
 
 from hybridsync.config.resume_rules import flattened
 from hybridsync.core.counted import counted, duration
@@ -40,7 +39,7 @@ def facts(runs: Sequence[RunModel]) -> str:
     told = [_facts(run) for run in runs]
     name_of = "exit"
     shown = {"plan", "workers", "servers", "unit_size", "workload", "seed"}  # facts of their own
-    configs = [(run.record.config or {}).get("config") or {} for run in runs]
+    configs = [run.record.values for run in runs]
     flat = [flattened(config) for config in configs]
     for key in differing(configs):
         for one, values in zip(told, flat, strict=True):
@@ -89,7 +88,7 @@ def exit_badge(run: RunModel) -> str:
 
 def _facts(run: RunModel) -> dict[str, str]:
     record = run.record
-    config: Mapping[str, Any] = (record.config or {}).get("config", {})
+    config = record.values
     file = (record.config or {}).get("file")
     summary = record.summary if record.summary and run.exit != "unfinished" else {}
     last = record.metrics[-1] if record.metrics else {}
@@ -114,9 +113,10 @@ def _facts(run: RunModel) -> dict[str, str]:
     if config:
         found["roles"] = f"{counted(config['workers'], 'worker')}, {counted(config['servers'], 'server')}"
         found["unit"] = counted(config["unit_size"], "example")
-        if file:  # a run without one was given an optimizer that its configuration does not describe
-            optimizer = config.get("optimizer") or {}
-            found["optimizer"] = escape(f"{optimizer.get('name', '-')}, rate {optimizer.get('learning_rate', '-')}")
+        if optimizer := config.get("optimizer"):
+            more = [f", {key} {optimizer[key]}" for key in ("momentum", "weight_decay", "clip") if optimizer.get(key)]
+            rate = optimizer.get("learning_rate", "-")
+            found["optimizer"] = escape(f"{optimizer.get('name', '-')}, rate {rate}{''.join(more)}")
         found["seed"] = escape(str(config.get("seed", "-")))
     found["configuration"] = escape(str(file)) if file else "-"
     if record.simulation is not None:
