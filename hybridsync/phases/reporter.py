@@ -107,6 +107,7 @@ class Reporter:
         self._whole = Staleness()
         self._compile_secs = 0.0
         self._compute_secs: Counter[int] = Counter()
+        self._read_secs: Counter[int] = Counter()
         self._wait_secs: Counter[int] = Counter()
         self._peak_secs: Counter[int] = Counter()
         self._sent_bytes: Counter[int] = Counter()
@@ -455,6 +456,7 @@ class Reporter:
         self._whole.add(reports.staleness)
         self._compile_secs += reports.compile_secs
         self._compute_secs.update(reports.compute_secs)
+        self._read_secs.update(reports.read_secs)
         self._wait_secs.update(reports.wait_secs)
         self._peak_secs.update(reports.peak_secs)
         self._sent_bytes.update(reports.sent_bytes)
@@ -519,6 +521,7 @@ class Reporter:
             mfu={worker: round(peak / own_secs, 4) for worker, peak in self._peak_secs.items()},
             sent_bytes=dict(self._sent_bytes),
             received_bytes=dict(self._received_bytes),
+            read_secs=dict(self._read_secs),
             applied_by=nested(self._applied_by),
             secs=round(secs, 6),
         )
@@ -528,7 +531,7 @@ class Reporter:
         self._recorder.progress.update(metrics, sorted(self._stragglers))
 
     def _write_metrics(self, metrics: Metrics, at: float) -> None:
-        times = (self._compute_secs, self._wait_secs, self._peak_secs)
+        times = (self._compute_secs, self._read_secs, self._wait_secs, self._peak_secs)
         for each in (*times, self._sent_bytes, self._received_bytes, self._applied_by):
             each.clear()
         self._recorder.metrics.write(metrics, at)

@@ -49,12 +49,14 @@ def test_an_interval_counts_what_was_applied_and_reported_in_it(harness: Harness
     assert second["loss"] is None and second["staleness"]["max"] == 0, "what was told is told once"
 
 
-def test_an_interval_says_how_long_each_worker_computed_and_waited(harness: Harness) -> None:
-    harness.after(0.5, reports=ReportBuffer(compute_secs={0: 0.25, 3: 0.5}, wait_secs={0: 0.125, 3: 0.0}))
+def test_an_interval_says_how_long_each_worker_computed_read_and_waited(harness: Harness) -> None:
+    times = {"compute_secs": {0: 0.25, 3: 0.5}, "read_secs": {3: 0.25}, "wait_secs": {0: 0.125, 3: 0.0}}
+    harness.after(0.5, reports=ReportBuffer(**times))
     harness.after(0.5, reports=ReportBuffer(compute_secs={0: 0.5}, wait_secs={0: 0.25}))
     harness.after(1.0)
     first, second = harness.metrics()
     assert (first["compute_secs"], first["wait_secs"]) == ({"0": 0.75, "3": 0.5}, {"0": 0.375, "3": 0.0})
+    assert (first["read_secs"], second["read_secs"]) == ({"3": 0.25}, {})
     assert (second["compute_secs"], second["wait_secs"]) == ({}, {}), "nobody has reported since"
 
 

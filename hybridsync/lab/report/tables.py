@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
+from typing import Any
 
 from hybridsync.config.resume_rules import flattened
 from hybridsync.core.counted import counted, duration
@@ -126,6 +127,8 @@ def _facts(run: RunModel) -> dict[str, str]:
     if run.evaluations or skipped:
         passed = f"; {counted(skipped, 'place')} passed without one" if skipped else ""
         found["evaluations"] = f"{len(run.evaluations)}{passed}"
+    if share := _reading_share(record.metrics):
+        found["waiting for data"] = f"{share} of the workers' time"
     if record.num_unreadable:
         found["left out"] = f"{counted(record.num_unreadable, 'line')} with something else than this run writes"
     versions = (record.config or {}).get("versions", {})
@@ -133,6 +136,14 @@ def _facts(run: RunModel) -> dict[str, str]:
     if shown:
         found["versions"] = escape(", ".join(shown))
     return found
+
+
+def _reading_share(metrics: Sequence[Mapping[str, Any]]) -> str:
+    """Return the share of the workers' time in which they waited for the data of a unit; "" where no line says it."""
+    names = ("read_secs", "compute_secs", "wait_secs")
+    read, *others = (sum(sum(line.get(name, {}).values()) for line in metrics) for name in names)
+    known = any(line.get("read_secs") for line in metrics)
+    return f"{read / (read + sum(others) or 1.0):.0%}" if known else ""
 
 
 def _more_facts(run: RunModel) -> dict[str, str]:
