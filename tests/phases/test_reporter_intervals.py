@@ -50,8 +50,9 @@ def test_an_interval_counts_what_was_applied_and_reported_in_it(harness: Harness
 
 
 def test_an_interval_says_how_long_each_worker_computed_read_and_waited(harness: Harness) -> None:
-    times = {"compute_secs": {0: 0.25, 3: 0.5}, "read_secs": {3: 0.25}, "wait_secs": {0: 0.125, 3: 0.0}}
-    harness.after(0.5, reports=ReportBuffer(**times))
+    compute_secs, wait_secs = {0: 0.25, 3: 0.5}, {0: 0.125, 3: 0.0}
+    reports = ReportBuffer(compute_secs=compute_secs, read_secs={3: 0.25}, wait_secs=wait_secs)
+    harness.after(0.5, reports=reports)
     harness.after(0.5, reports=ReportBuffer(compute_secs={0: 0.5}, wait_secs={0: 0.25}))
     harness.after(1.0)
     first, second = harness.metrics()
