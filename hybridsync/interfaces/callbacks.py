@@ -47,13 +47,16 @@ class Callback:
         """A line of `metrics.jsonl` was written."""
 
     def on_evaluation(self, run: CallbackRun, evaluation: Values) -> None:
-        """A state was measured: the event `evaluation`, with `units` and a value for each figure."""
+        """A state was measured: the event `evaluation`, with a value for each figure.
+
+        It is the state at `units`, which the run had at `state_t`; it is measured by `t`, and measuring took `secs`.
+        """
 
     def on_phase(self, run: CallbackRun, phase: Values) -> None:
         """A phase begins: the event `phase_entered`."""
 
     def on_checkpoint(self, run: CallbackRun, checkpoint: Values) -> None:
-        """A state is durable: the event `checkpoint`."""
+        """A state is durable: the event `checkpoint`. With a workdir it can be read from there."""
 
     def on_end(self, run: CallbackRun, summary: Values) -> None:
         """The session has ended: the content of `summary.json`."""

@@ -23,7 +23,7 @@ from hybridsync.interfaces.messages import Process, RoleEvent, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Span
 from hybridsync.phases.callbacks import FOLLOWED, Callbacks, Guests, name_of
-from hybridsync.phases.run_context import Commit
+from hybridsync.phases.run_context import Commit, Measured
 from hybridsync.policies.straggler_detector import Decision
 from hybridsync.storage.jsonl import plain
 from hybridsync.telemetry.events import NO_FIGURES, read_events, started_at
@@ -311,7 +311,7 @@ class Reporter:
         self.event("save_failed", units=units, error=why)
         self.show_line(f"not durable since unit {units:,}, training goes on and the save is tried again: {why}")
 
-    def evaluated(self, units: int, captured: float, outcome: Callable[[], Any], place: int = 0) -> None:
+    def evaluated(self, units: int, captured: float, outcome: Callable[[], Measured | None], place: int = 0) -> None:
         """Write what a task measured of the state at `units`; what is no number is left out, and reported.
 
         Args:
@@ -322,14 +322,14 @@ class Reporter:
         """
         task, name = self._run.task, f"the evaluation at unit {units:,}"
 
-        def measured() -> tuple[dict[str, float], list[str]] | None:
+        def measured() -> tuple[dict[str, float], list[str], float] | None:
             found = outcome()
-            return numbers(found) if found is not None else None
+            return (*numbers(found.figures), found.secs) if found is not None else None
 
-        found = self.guests.call(name, measured, ({}, []), function=task.summarize or task.evaluate)
+        found = self.guests.call(name, measured, ({}, [], 0.0), function=task.summarize or task.evaluate)
         if found is None:
             return
-        figures, wrong = found
+        figures, wrong, secs = found
         wrong += [f"{each!r} is a name that each event has" for each in sorted(_TAKEN & figures.keys())]
         self._final = figures = {each: value for each, value in figures.items() if each not in _TAKEN}
         if wrong:
@@ -339,7 +339,7 @@ class Reporter:
                 self.skipped((place,), units, "its evaluation gave no figures")
             return
         fields = {"accuracy": None, "loss": None, **figures}
-        at = {"units": units, "state_t": round(self._since + captured, 6)}
+        at = {"units": units, "state_t": round(self._since + captured, 6), "secs": round(secs, 6)}
         self.event("evaluation", examples=units * self._run.config.unit_size, **at, **fields)
         self._recorder.board.evaluated(units, figures)
         shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())

@@ -186,7 +186,7 @@ def group_by(
         if key not in known:
             raise ConfigError(f"no run's configuration has a value {key!r}; {did_you_mean(key, known)}")
     measured = {key for run in histories for each in run.evaluations for key, value in each.items() if is_figure(value)}
-    measured -= {"secs", "units", "examples", "phase"}
+    measured -= {"secs", "lasted_secs", "units", "examples", "phase"}
     if figure is None:
         figure = next((name for name in ("accuracy", "loss") if name in measured), min(measured, default="accuracy"))
     elif figure not in measured and measured:
