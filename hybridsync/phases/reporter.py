@@ -311,19 +311,19 @@ class Reporter:
         self.event("save_failed", units=units, error=why)
         self.show_line(f"not durable since unit {units:,}, training goes on and the save is tried again: {why}")
 
-    def evaluated(self, units: int, captured: float, outcome: Callable[[], Measured | None], place: int = 0) -> None:
+    def evaluated(self, units: int, captured: float, outcome: Callable[[], Any], place: int = 0) -> None:
         """Write what a task measured of the state at `units`; what is no number is left out, and reported.
 
         Args:
           units: units applied in the state.
           captured: the run's seconds at which that state was captured: training went on while it was measured.
-          outcome: returns what was measured, None for nothing; raises what the task's functions raised.
+          outcome: returns what was `Measured`, None for nothing; raises what the task's functions raised.
           place: multiple of `evaluate_units` that the state is evaluated for; 0 for none.
         """
         task, name = self._run.task, f"the evaluation at unit {units:,}"
 
         def measured() -> tuple[dict[str, float], list[str], float] | None:
-            found = outcome()
+            found: Measured | None = outcome()
             return (*numbers(found.figures), found.secs) if found is not None else None
 
         found = self.guests.call(name, measured, ({}, [], 0.0), function=task.summarize or task.evaluate)
