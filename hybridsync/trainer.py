@@ -429,7 +429,8 @@ def _received(metrics: queue.Queue[Metrics | None], fitted: Future[FitResult]) -
 
 def _record(run: Run, lines: RecordedLines, summary: Summary) -> Record:
     """Return the record of a run without a workdir."""
-    config = {"config": plain(to_json(run.config))}
+    optimizer = run.optimizer.recorded_values(run.config.unit_size, run.config.workload)
+    config = plain({"config": to_json(run.config), "trained": {"optimizer": optimizer}})
     return Record("", config, lines.events, lines.metrics, plain(dataclasses.asdict(summary)))
 
 

@@ -21,6 +21,7 @@ class ReportBuffer:
       staleness: staleness of each update, in updates.
       compile_secs: compilation time of all roles together, in seconds.
       compute_secs: worker -> seconds.
+      read_secs: worker -> seconds that it read the data of its units, or waited for them.
       wait_secs: worker -> seconds that it waited for others or for a transfer.
       peak_secs: worker -> seconds that its units would have taken at the peak of its devices.
       sent_bytes, received_bytes: worker -> bytes of gradients and states.
@@ -41,6 +42,7 @@ class ReportBuffer:
     staleness: list[int] = field(default_factory=list)
     compile_secs: float = 0.0
     compute_secs: dict[int, float] = field(default_factory=dict)
+    read_secs: dict[int, float] = field(default_factory=dict)
     wait_secs: dict[int, float] = field(default_factory=dict)
     peak_secs: dict[int, float] = field(default_factory=dict)
     sent_bytes: dict[int, int] = field(default_factory=dict)
@@ -64,6 +66,7 @@ class ReportBuffer:
         self.compile_secs += report.compile_secs
         if report.role == "worker":
             self.compute_secs[report.id] = self.compute_secs.get(report.id, 0.0) + report.compute_secs
+            self.read_secs[report.id] = self.read_secs.get(report.id, 0.0) + report.read_secs
             self.wait_secs[report.id] = self.wait_secs.get(report.id, 0.0) + report.wait_secs
             if report.peak_secs:
                 self.peak_secs[report.id] = self.peak_secs.get(report.id, 0.0) + report.peak_secs

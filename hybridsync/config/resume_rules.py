@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hybridsync.config.run_config import RunConfig
+from hybridsync.config.run_config import OptimizerConfig, RunConfig
 from hybridsync.config.typing import as_tuples
 from hybridsync.core.errors import ConfigError, ResumeError
 from hybridsync.core.plan import Plan
@@ -33,8 +33,8 @@ MORE = "to train on from its state, name it with --init_from (Trainer(init_from=
 ABSENT = "nothing"
 
 
-def to_json(config: RunConfig) -> dict[str, Any]:
-    """Return the configuration as JSON values: what a reader of config.json sees."""
+def to_json(config: RunConfig | OptimizerConfig) -> dict[str, Any]:
+    """Return the configuration, or its optimizer's, as JSON values: what a reader of config.json sees."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 

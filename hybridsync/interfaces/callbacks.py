@@ -23,7 +23,7 @@ class CallbackRun:
       workdir: folder for everything that the run writes; None for a run that leaves nothing.
       stop: `stop(reason)` has the run save and end, with `exit` "stopped": the same command does not train on.
       say: `say(text)` shows one line where the run shows its own.
-      optimizer: `name` of the optimizer that trains, where its factory has one, and its hyperparameters.
+      optimizer: `name` of the optimizer that trains, and its hyperparameters: numbers, texts, booleans.
     """
 
     config: RunConfig
@@ -47,13 +47,16 @@ class Callback:
         """A line of `metrics.jsonl` was written."""
 
     def on_evaluation(self, run: CallbackRun, evaluation: Values) -> None:
-        """A state was measured: the event `evaluation`, with `units` and a value for each figure."""
+        """A state was measured: the event `evaluation`, with a value for each figure.
+
+        It is the state at `units`, which the run had at `state_t`; it is measured by `t`, and measuring took `secs`.
+        """
 
     def on_phase(self, run: CallbackRun, phase: Values) -> None:
         """A phase begins: the event `phase_entered`."""
 
     def on_checkpoint(self, run: CallbackRun, checkpoint: Values) -> None:
-        """A state is durable: the event `checkpoint`."""
+        """A state is durable: the event `checkpoint`. With a workdir it can be read from there."""
 
     def on_end(self, run: CallbackRun, summary: Values) -> None:
         """The session has ended: the content of `summary.json`."""

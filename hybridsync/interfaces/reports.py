@@ -10,7 +10,7 @@ from hybridsync.core.units import Range
 
 READING, COMPILING, COMPUTING, WAITING = "read", "compile", "compute", "average"
 """Values of `doing` of a worker: it reads the data of a unit, compiles a program, computes a unit, or waits for others
-(in a step, at a group round, with a held push, for units, for a phase)."""
+(in a step, at a group round, with a held push, for units, for a phase). `READING` is the name of a span as well."""
 ENTERING = "enter"
 """Value of `doing` of a server that fetches the state of the next phase."""
 
@@ -73,14 +73,17 @@ class Report:
       dropped: (unit, reason) finally dropped since the last report (likewise).
       staleness: staleness of each update since the last report (servers).
       num_losses, loss_sum: number of unit losses, and their sum.
-      compute_secs, wait_secs, compile_secs: time of local computation, waiting and compiling in that interval.
+      compute_secs, wait_secs, compile_secs: time of local computation, of waiting for others or for a transfer, and of
+        compiling in that interval.
+      read_secs: time in that interval in which the training thread read the data of its units, or waited for what is
+        read ahead; no part of `compute_secs`.
       spans: measured spans for the timeline.
       doing: activity of a worker's training thread (`READING`, `COMPILING`, `COMPUTING`, `WAITING`) or of a server
         (`ENTERING`); "" for any other.
       hold_secs: seconds that the chief may keep its answer back while it has no news: a long poll.
       exchange: stamps of the last heartbeat that was answered, by which the chief knows this host's clock.
-      unit_secs: seconds that each unit since the last report took the worker itself, without waiting for others; () if
-        no detector judges the worker by them.
+      unit_secs: seconds that each unit since the last report took the worker itself, reading its data included, without
+        waiting for others; () if no detector judges the worker by them.
       doing_secs: seconds for which the training thread has been at what it is `doing`, by the worker's own clock. Time
         before the worker's process last stood still (SIGSTOP, no processor) does not count.
       sent_bytes, received_bytes: bytes of gradients and states in that interval, as they travel (workers).
@@ -115,6 +118,7 @@ class Report:
     sent_bytes: int = 0
     received_bytes: int = 0
     peak_secs: float = 0.0
+    read_secs: float = 0.0
 
     def pieces(self, most: int = MOST_ENTRIES) -> Iterator[Report]:
         """Yield the report as several with at most `most` entries in each list; after an outage it may be long.
@@ -131,7 +135,7 @@ class Report:
             cut = {name: entries[start : start + most] for name, entries in lists.items()}
             yield replace(piece, **cut, hold_secs=self.hold_secs if start == starts[-1] else 0.0)
             piece = replace(piece, num_losses=0, loss_sum=0.0, compute_secs=0.0, wait_secs=0.0, compile_secs=0.0)
-            piece = replace(piece, sent_bytes=0, received_bytes=0, peak_secs=0.0)
+            piece = replace(piece, sent_bytes=0, received_bytes=0, peak_secs=0.0, read_secs=0.0)
 
 
 @dataclass(frozen=True)

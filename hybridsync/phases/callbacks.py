@@ -160,7 +160,7 @@ class Callbacks:
             run.workdir,
             stop=stop,
             say=lambda text: self._notes.append(partial(show_line, printable(str(text))[:MOST_TEXT])),
-            optimizer=run.optimizer.shown_values(),
+            optimizer=run.optimizer.shown_values(run.config.unit_size, run.config.workload),
         )
 
         def note(*failure: str) -> None:

@@ -28,7 +28,7 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.phases import state_machine
 from hybridsync.phases.member_waits import TICK_SECS
 from hybridsync.phases.reporter import Reporter
-from hybridsync.phases.run_context import UNREACHED, Commit, RunContext
+from hybridsync.phases.run_context import UNREACHED, Commit, Measured, RunContext
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.evaluation import Evaluator
 from hybridsync.training.run import Run
@@ -68,7 +68,7 @@ class Commits(Protocol):
         *,
         evaluate: bool,
         after: threading.Event,
-    ) -> tuple[Future[Commit], Future[dict[str, Any] | None]]:
+    ) -> tuple[Future[Commit], Future[Measured | None]]:
         """Start a commit; returns its end, and the end of the evaluation behind it (see `Committer.submit`)."""
         ...
 
@@ -126,7 +126,7 @@ class Committer:
       layout: layout of the training state.
       reader_at: returns a reader of the role at an address that holds a snapshot.
       evaluator: evaluates a state.
-      clock: clock for `Commit.secs`.
+      clock: clock for `Commit.secs` and `Measured.secs`.
       committed: has the memory of states, and keeps each that is durable.
       watchdog: watchdog of the process.
       elsewhere: has a worker measure a snapshot that the role at an address keeps; None where this process does it.
@@ -164,7 +164,7 @@ class Committer:
         *,
         evaluate: bool,
         after: threading.Event,
-    ) -> tuple[Future[Commit], Future[dict[str, Any] | None]]:
+    ) -> tuple[Future[Commit], Future[Measured | None]]:
         """Start a commit; returns its end, and the end of the evaluation behind it.
 
         Args:
@@ -190,18 +190,23 @@ class Committer:
                 self._committed.store(snapshot, buffer)
             return Commit(units, num_bytes, self._clock.monotonic() - started)
 
-        def measure() -> Any:
+        def figures_of() -> dict[str, Any] | None:
+            if self._elsewhere is not None:
+                request = EvaluationRequest(source, snapshot.snapshot_id, snapshot.held.fingerprint)
+                try:
+                    return {each.name: each.value for each in self._elsewhere(request).figures} or None
+                except HybridSyncError as error:  # the worker is gone, or the snapshot is: it is measured here
+                    logging.info("the evaluation of %d units comes to the chief: %s", units, error)
+            return self._evaluator.evaluate(fetched.result(), UnitSet(snapshot.applied))
+
+        def measure() -> Measured | None:
             wait([committed])  # which fetches the state; it comes first also where both are waited for
             if not fetched.done():
                 return None
+            began = self._clock.monotonic()
             with self._watchdog.work(f"the evaluation of {units} units", UNLIMITED):  # who collects it judges lateness
-                if self._elsewhere is not None:
-                    request = EvaluationRequest(source, snapshot.snapshot_id, snapshot.held.fingerprint)
-                    try:
-                        return {each.name: each.value for each in self._elsewhere(request).figures} or None
-                    except HybridSyncError as error:  # the worker is gone, or the snapshot is: it is measured here
-                        logging.info("the evaluation of %d units comes to the chief: %s", units, error)
-                return self._evaluator.evaluate(fetched.result(), UnitSet(snapshot.applied))
+                figures = figures_of()
+            return Measured(figures, self._clock.monotonic() - began) if figures is not None else None
 
         self._commits = {earlier: told for earlier, told in self._commits.items() if not earlier.done()}
         committed = self._queue.submit(commit)

@@ -23,7 +23,7 @@ from hybridsync.interfaces.messages import Process, RoleEvent, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Span
 from hybridsync.phases.callbacks import FOLLOWED, Callbacks, Guests, name_of
-from hybridsync.phases.run_context import Commit
+from hybridsync.phases.run_context import Commit, Measured
 from hybridsync.policies.straggler_detector import Decision
 from hybridsync.storage.jsonl import plain
 from hybridsync.telemetry.events import NO_FIGURES, read_events, started_at
@@ -107,6 +107,7 @@ class Reporter:
         self._whole = Staleness()
         self._compile_secs = 0.0
         self._compute_secs: Counter[int] = Counter()
+        self._read_secs: Counter[int] = Counter()
         self._wait_secs: Counter[int] = Counter()
         self._peak_secs: Counter[int] = Counter()
         self._sent_bytes: Counter[int] = Counter()
@@ -123,7 +124,8 @@ class Reporter:
         self._has_said_sharing = False
         self._callbacks = Callbacks(run, control, self.guests, self.show_line, clock)
         self._callbacks.call("on_start")
-        recorder.board.started(applied, hyperparameters(run.config, run.optimizer.shown_values()))
+        shown = run.optimizer.shown_values(run.config.unit_size, run.config.workload)
+        recorder.board.started(applied, hyperparameters(run.config, shown))
 
     def _preempt(self) -> None:
         with self._control.turn() as chief:
@@ -315,19 +317,19 @@ class Reporter:
         Args:
           units: units applied in the state.
           captured: the run's seconds at which that state was captured: training went on while it was measured.
-          outcome: returns what was measured, None for nothing; raises what the task's functions raised.
+          outcome: returns what was `Measured`, None for nothing; raises what the task's functions raised.
           place: multiple of `evaluate_units` that the state is evaluated for; 0 for none.
         """
         task, name = self._run.task, f"the evaluation at unit {units:,}"
 
-        def measured() -> tuple[dict[str, float], list[str]] | None:
-            found = outcome()
-            return numbers(found) if found is not None else None
+        def measured() -> tuple[dict[str, float], list[str], float] | None:
+            found: Measured | None = outcome()
+            return (*numbers(found.figures), found.secs) if found is not None else None
 
-        found = self.guests.call(name, measured, ({}, []), function=task.summarize or task.evaluate)
+        found = self.guests.call(name, measured, ({}, [], 0.0), function=task.summarize or task.evaluate)
         if found is None:
             return
-        figures, wrong = found
+        figures, wrong, secs = found
         wrong += [f"{each!r} is a name that each event has" for each in sorted(_TAKEN & figures.keys())]
         self._final = figures = {each: value for each, value in figures.items() if each not in _TAKEN}
         if wrong:
@@ -337,7 +339,7 @@ class Reporter:
                 self.skipped((place,), units, "its evaluation gave no figures")
             return
         fields = {"accuracy": None, "loss": None, **figures}
-        at = {"units": units, "state_t": round(self._since + captured, 6)}
+        at = {"units": units, "state_t": round(self._since + captured, 6), "secs": round(secs, 6)}
         self.event("evaluation", examples=units * self._run.config.unit_size, **at, **fields)
         self._recorder.board.evaluated(units, figures)
         shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
@@ -454,6 +456,7 @@ class Reporter:
         self._whole.add(reports.staleness)
         self._compile_secs += reports.compile_secs
         self._compute_secs.update(reports.compute_secs)
+        self._read_secs.update(reports.read_secs)
         self._wait_secs.update(reports.wait_secs)
         self._peak_secs.update(reports.peak_secs)
         self._sent_bytes.update(reports.sent_bytes)
@@ -518,6 +521,7 @@ class Reporter:
             mfu={worker: round(peak / own_secs, 4) for worker, peak in self._peak_secs.items()},
             sent_bytes=dict(self._sent_bytes),
             received_bytes=dict(self._received_bytes),
+            read_secs=dict(self._read_secs),
             applied_by=nested(self._applied_by),
             secs=round(secs, 6),
         )
@@ -527,7 +531,7 @@ class Reporter:
         self._recorder.progress.update(metrics, sorted(self._stragglers))
 
     def _write_metrics(self, metrics: Metrics, at: float) -> None:
-        times = (self._compute_secs, self._wait_secs, self._peak_secs)
+        times = (self._compute_secs, self._read_secs, self._wait_secs, self._peak_secs)
         for each in (*times, self._sent_bytes, self._received_bytes, self._applied_by):
             each.clear()
         self._recorder.metrics.write(metrics, at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hybridsync.chief.run_control import RunControl
 from hybridsync.config import RunConfig
@@ -94,6 +94,13 @@ class Commit:
 
     units: int
     bytes: int
+    secs: float
+
+
+class Measured(NamedTuple):
+    """A finished evaluation: what the task measured of a state, and the seconds that it took, without the commit."""
+
+    figures: dict[str, Any]
     secs: float
 
 

@@ -21,7 +21,7 @@ EVENTS_FILE = "events.jsonl"
 COMMON = {"t": "a number", "wall": "a number", "kind": "a text", "phase": "a count"}
 """The fields of every line, and their kinds (see `telemetry.kinds`)."""
 
-NO_FIGURES = frozenset({*COMMON, "units", "examples", "state_t"})
+NO_FIGURES = frozenset({*COMMON, "units", "examples", "state_t", "secs"})
 """Fields of an `evaluation` that are no figures of the task."""
 
 FIELDS: dict[str, dict[str, str]] = {
@@ -73,7 +73,7 @@ A line that breaks this is not written, and a reader leaves it out.
 
 `training_started` says that a session's first unit was leased: `t` stands still before it, and `wall` is that moment's.
 `evaluation` has in `state_t` the time, as `t`, at which the state was captured, or of its last update if it was kept at
-its place; it was measured by `t`, in the background of the training.
+its place; it was measured by `t`, in the background of the training. Measuring it took `secs`.
 `evaluation_skipped`: of the places that `telemetry.evaluate_units` asks for, those from `first` to `last` had no
 evaluation of their own, for the reason in `why`; `units` are those of the state that was captured next, or of the one
 whose evaluation gave no figures.
@@ -91,7 +91,7 @@ MORE: dict[str, dict[str, str]] = {
     "stop_ordered": {"for_good": "true or false"},
     "worker_joined": {"worker": "a count"},
     "worker_left": {"worker": "a count"},
-    "evaluation": {"units": "a count", "state_t": "a number"},
+    "evaluation": {"units": "a count", "state_t": "a number", "secs": NUMBER},
     "run_finished": {"exit": "a text", "error": "a text or null"},
 }
 """Fields that a line may lack, and that readers use where they are there. What is declared nowhere has any kind."""

@@ -32,7 +32,9 @@ FIELDS = {
 """The fields of every line, and their kinds (see `telemetry.kinds`)."""
 
 MORE = {
-    **dict.fromkeys(("compute_secs", "wait_secs", "mfu", "sent_bytes", "received_bytes"), "numbers by count"),
+    **dict.fromkeys(
+        ("compute_secs", "read_secs", "wait_secs", "mfu", "sent_bytes", "received_bytes"), "numbers by count"
+    ),
     "applied_by": "counts by host and worker",
     "secs": "a number",
 }
@@ -80,7 +82,9 @@ class Metrics:
         examples_per_sec: examples per second that were applied in the interval.
         staleness: `Staleness.summary()` of the interval.
         workers: worker id to its own examples per second.
-        compute_secs: worker id to the seconds that it computed in the interval, as far as it has reported.
+        compute_secs: worker id to the seconds that it computed in the interval, as far as it has reported. Lines of
+            earlier versions, which lack `read_secs`, count reading as computing.
+        read_secs: worker id to those in which its training stood still for the data of a unit.
         wait_secs: worker id to those in which it waited for others or for a transfer.
         mfu: worker id to its model FLOPs utilisation in the interval: the share of the time that its units' gradients
             would have taken at the peak of its devices; without workers whose devices have no known peak.
@@ -100,6 +104,7 @@ class Metrics:
     staleness: Mapping[str, float]
     workers: Mapping[int, float]
     compute_secs: Mapping[int, float] = field(default_factory=dict)
+    read_secs: Mapping[int, float] = field(default_factory=dict)
     wait_secs: Mapping[int, float] = field(default_factory=dict)
     mfu: Mapping[int, float] = field(default_factory=dict)
     sent_bytes: Mapping[int, int] = field(default_factory=dict)

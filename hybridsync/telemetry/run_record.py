@@ -30,3 +30,18 @@ class Record:
     stall_secs: Mapping[int, float] = field(default_factory=dict)
     simulation: Mapping[str, Any] | None = None
     num_unreadable: int = 0
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Values of the configuration, with the optimizer that trained in place of the configuration's.
+
+        Earlier versions did not name it. There it is the configuration's if the run had a file, and left out of a run
+        without one, which was given its optimizer.
+        """
+        told = self.config or {}
+        values = dict(told.get("config") or {})
+        if optimizer := (told.get("trained") or {}).get("optimizer"):
+            values["optimizer"] = optimizer
+        elif not told.get("file"):
+            values.pop("optimizer", None)
+        return values

@@ -27,11 +27,7 @@ def parameters(run: CallbackRun) -> dict[str, Any]:
 
     That of the configuration is the default where `Trainer` was given an optimizer.
     """
-    values = {
-        name: value if isinstance(value, bool | int | float | str) else str(value)
-        for name, value in run.optimizer.items()
-    }
-    return {**to_json(run.config), "optimizer": values}
+    return {**to_json(run.config), "optimizer": dict(run.optimizer)}
 
 
 class _Tracker(Callback):

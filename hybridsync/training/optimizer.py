@@ -13,7 +13,6 @@ examples applied so far, or of the units with `per="units"`:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import math
@@ -29,7 +28,7 @@ import optax
 from jax.extend.core import ClosedJaxpr
 from jax.extend.core import Literal as Constant
 
-from hybridsync.config import OptimizerConfig, ScheduleConfig, flattened
+from hybridsync.config import OptimizerConfig, ScheduleConfig, flattened, to_json
 from hybridsync.core.errors import OptimizerError
 from hybridsync.core.user_code import explain
 from hybridsync.policies.momentum import MomentumHandling
@@ -186,22 +185,43 @@ class Optimizer:
         """Return the hyperparameters besides the learning rate as text, the same in every process."""
         return {name: _stated(value) for name, value in sorted(self.hyperparameters.items())}
 
-    def shown_values(self) -> dict[str, Any]:
-        """Return the optimizer's name, where its factory has one, and its hyperparameters, for people to compare.
+    def recorded_values(self, unit_size: int, workload: int) -> dict[str, Any]:
+        """Return the optimizer's name and hyperparameters as JSON holds them, for people to compare runs by.
 
-        One that a configuration names is shown as it stands there, with its schedule.
+        One that a configuration names stands as there. Of another, a lambda is named by its parameters, a schedule by
+        its first and last rate and its mean over the run, and what is no number or text by what it says of itself.
 
-        >>> Optimizer(optax.sgd, learning_rate=0.05, momentum=0.9).shown_values()
+        >>> Optimizer(optax.sgd, learning_rate=0.05, momentum=0.9).recorded_values(32, workload=100)
         {'name': 'sgd', 'learning_rate': 0.05, 'momentum': 0.9}
+
+        Args:
+          unit_size: examples of a unit.
+          workload: units of the whole run.
+
+        Raises:
+          OptimizerError: as `sampled_rates`.
         """
         if self.configured is not None:
-            found = flattened(dataclasses.asdict(self.configured))
-            return {name: value for name, value in found.items() if value is not None}
-        name = getattr(self.factory, "__name__", "")
-        rate = "a schedule" if callable(self.learning_rate) else float(self.learning_rate)
-        named = {"name": name} if name.isidentifier() else {}
-        clipped = {} if self.clip is None else {"clip": self.clip}
-        return {**named, "learning_rate": rate, **clipped, **self.hyperparameters}
+            return to_json(self.configured)
+        name = getattr(self.factory, "__name__", type(self.factory).__name__)
+        if not name.isidentifier():
+            name = f"custom({', '.join(inspect.signature(self.factory).parameters)})"
+        rate: Any = self.learning_rate
+        if callable(rate):
+            rates = self.sampled_rates(unit_size, workload)
+            rate = f"a schedule: {rates[0]:.4g} first, {rates[-1]:.4g} last, mean {math.fsum(rates) / NUM_RATES:.4g}"
+        known = {"name": name, "learning_rate": rate if isinstance(rate, str) else float(rate)}
+        known |= {} if self.clip is None else {"clip": self.clip}
+        known |= {"master": True} if self.master else {}
+        return known | {
+            name: value if isinstance(value, bool | int | float | str) else _stated(value)
+            for name, value in self.hyperparameters.items()
+        }
+
+    def shown_values(self, unit_size: int, workload: int) -> dict[str, Any]:
+        """Return what `recorded_values` does, by dotted keys and without what is None."""
+        found = flattened(self.recorded_values(unit_size, workload))
+        return {name: value for name, value in found.items() if value is not None}
 
     def with_own_values(self, state: Any, params: Any) -> Any:
         """Return a saved optax state with this optimizer's hyperparameters in place of the saved ones.

@@ -25,6 +25,7 @@ class Trained:
       update: digest of the optimizer's update as it is traced.
       unit_size: examples of a unit.
       frozen: digest of each leaf of the model that is not trained, by its path.
+      optimizer: its values for people (`Optimizer.recorded_values`); a resume does not compare them.
     """
 
     values: Mapping[str, str]
@@ -33,6 +34,7 @@ class Trained:
     update: str
     unit_size: int
     frozen: Mapping[str, str] = field(default_factory=dict)
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
 
 
 def changes(

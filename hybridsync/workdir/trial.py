@@ -61,8 +61,15 @@ def try_functions(run: Run, *, digests_programs: bool = True) -> Trained:
     values = {name: text for name, text in optimizer.stated_values().items() if name not in functions}
     values |= {"clip": repr(optimizer.clip), "per": optimizer.per}
     values |= {"master": "True"} if optimizer.master else {}
-    frozen = digests(frozen_leaves(guarded.task, config.seed))
-    return Trained(values, rates, gradient_digested, update=update_digested, unit_size=config.unit_size, frozen=frozen)
+    return Trained(
+        values,
+        rates,
+        gradient_digested,
+        update=update_digested,
+        unit_size=config.unit_size,
+        frozen=digests(frozen_leaves(guarded.task, config.seed)),
+        optimizer=optimizer.recorded_values(config.unit_size, config.workload),
+    )
 
 
 def gradient_digest(run: Run, unit_size: int) -> str:

@@ -21,6 +21,9 @@ from hybridsync.core.work_deadlines import UNWATCHED, Piece, UnitLimit, Watching
 from hybridsync.devices.staging import host_numbers
 from hybridsync.interfaces.reports import BESIDE, COMPILING, COMPUTING, READING, SEND, Report, Span
 
+READ_SHARE = 0.1
+"""Share of a unit's time from which on reading its data is a span of its own: each span is kept, and travels."""
+
 RECENT_SHARE = 0.25
 """Weight of a worker's newest unit in what its units usually take."""
 
@@ -38,10 +41,11 @@ def _no_stamps() -> tuple[float, float]:
 class WorkerRecorder:
     """Collects one worker's spans, losses and times.
 
-    A unit's own time is its computation, and its transfer if that waits for no other worker: in a held push, as in a
-    step, all workers wait for the slowest. In a step the transfer is the sending, before the wait. A step is sent once,
-    however many units this worker has in it; they share its sending time equally, so that none of them stands out from
-    a window of the detector. The sending time of a step without units is not counted for any unit.
+    A unit's own time, by which a detector judges, is reading its data, its computation, and its transfer if that waits
+    for no other worker: in a held push, as in a step, all workers wait for the slowest. Late data hold the others up as
+    a slow device does. In a step the transfer is the sending, before the wait. A step is sent once, however many units
+    this worker has in it; they share its sending time equally, so that none of them stands out from a window of the
+    detector. The sending time of a step without units is not counted for any unit.
 
     The training thread appends what happens to `_happened`, whose ends need no lock. It is taken in together: one at a
     time it would be cold code on the way from a gradient to its push. The lock guards that and all else, so that a
@@ -81,6 +85,8 @@ class WorkerRecorder:
         "_open",
         "_peak_secs",
         "_piece",
+        "_read_secs",
+        "_read_until",
         "_received_bytes",
         "_reported",
         "_sent_bytes",
@@ -126,7 +132,8 @@ class WorkerRecorder:
         self._spans: list[tuple[str, str, float, float, int, int]] = []
         self._losses: list[Any] = []
         self._applied, self._dropped = UnitSet(), ()
-        self._compute_secs = self._wait_secs = self._compile_secs = self._peak_secs = 0.0
+        self._compute_secs = self._read_secs = self._wait_secs = self._compile_secs = self._peak_secs = 0.0
+        self._read_until = 0.0
         self.unit_peak_secs: float | None = None
         self._sent_bytes = self._received_bytes = 0
         self._unit_secs: list[float] = []
@@ -179,7 +186,7 @@ class WorkerRecorder:
     def has_read(self) -> None:
         """See `Activity.has_read`."""
         self.watchdog.end(self._piece)
-        self.turn_to(self._before_reading)
+        self._read_until = self.turn_to(self._before_reading)
 
     def compiling(self) -> None:
         """See `Activity.compiling`; it ends with `compiled`, or with the unit."""
@@ -194,11 +201,15 @@ class WorkerRecorder:
         self._watched.emulate()
 
     def compute(self, category: str, started: float, ended: float, loss: Any) -> None:
-        """Note one unit's local computation, which has ended; `loss` is None where none was computed."""
+        """Note one unit's local computation, which has ended; `loss` is None where none was computed.
+
+        Up to where its data were there, the time since `started` is reading.
+        """
         self._at = "", ended
         self.at_unit(-1)
-        self._watched.end(ended - started)
-        self._happened.append((WorkerRecorder._computed, category, started, ended, loss))
+        began = max(started, self._read_until)
+        self._watched.end(ended - began)
+        self._happened.append((WorkerRecorder._computed, category, started, began, ended, loss))
         if len(self._happened) > MOST_HAPPENED:
             with self._lock:
                 self._take_in()
@@ -214,14 +225,15 @@ class WorkerRecorder:
             take_in, *values = happened.popleft()
             take_in(self, *values)
 
-    def _computed(self, category: str, started: float, ended: float, loss: Any) -> None:
-        secs = ended - started
-        self._compute_secs += secs
+    def _computed(self, category: str, started: float, began: float, ended: float, loss: Any) -> None:
+        secs, compute_secs = ended - started, ended - began
+        self._compute_secs += compute_secs
+        self._read_secs += began - started
         self._peak_secs += self.unit_peak_secs or 0.0
         if self._has_usual:
-            self._usual_secs += RECENT_SHARE * (secs - self._usual_secs)
+            self._usual_secs += RECENT_SHARE * (compute_secs - self._usual_secs)
         else:  # the second unit takes the first one's place, which may have been compiled
-            self._usual_secs, self._has_usual = secs, self._usual_secs > 0.0
+            self._usual_secs, self._has_usual = compute_secs, self._usual_secs > 0.0
         if self._keep_unit_secs:
             last = self._last_unit_secs
             if self._waited or not self._counts_transfers:  # nothing more comes to those before it
@@ -236,7 +248,10 @@ class WorkerRecorder:
         if loss is not None:
             self._losses.append(loss)
         if self._keep_spans:
-            self._spans.append(("compute", category, started, secs, self.phase_id.number, 1))
+            if began - started > READ_SHARE * secs:
+                self._spans.append((READING, category, started, began - started, self.phase_id.number, 0))
+                started = began
+            self._spans.append(("compute", category, started, ended - started, self.phase_id.number, 1))
 
     def _has_waited(self, name: str, category: str, started: float, ended: float) -> None:
         secs = ended - started
@@ -309,8 +324,8 @@ class WorkerRecorder:
             dropped, self._dropped = self._dropped, ()
             unit_secs, self._unit_secs = self._unit_secs, []
             moved, self._sent_bytes, self._received_bytes = (self._sent_bytes, self._received_bytes), 0, 0
-            sums = self._compute_secs, self._wait_secs, self._compile_secs, self._peak_secs
-            self._compute_secs = self._wait_secs = self._compile_secs = self._peak_secs = 0.0
+            sums = self._compute_secs, self._wait_secs, self._compile_secs, self._peak_secs, self._read_secs
+            self._compute_secs = self._read_secs = self._wait_secs = self._compile_secs = self._peak_secs = 0.0
             phase_id, completed, stamps = self.phase_id, self.completed, self.stamps
             usual_secs, (doing, since) = self._usual_secs, self._at
             now = self._now()
@@ -334,6 +349,7 @@ class WorkerRecorder:
             wait_secs=sums[1],
             compile_secs=sums[2],
             peak_secs=sums[3],
+            read_secs=sums[4],
             first_applied=first,
             last_applied=last,
             doing=doing,

@@ -306,8 +306,9 @@ def test_the_time_of_each_worker_is_summed_until_it_is_taken():
     chief = make_chief()
     phase = begin(chief)
     for secs in (0.25, 0.5):
-        chief.service.report(Report("worker", 2, 1, phase.id, compute_secs=secs, wait_secs=secs / 2))
+        chief.service.report(Report("worker", 2, 1, phase.id, compute_secs=secs, read_secs=secs, wait_secs=secs / 2))
     served(chief, phase)
     reports = chief.state.take_reports()
     assert (reports.compute_secs, reports.wait_secs) == ({2: 0.75}, {2: 0.375}), "a server computes for nobody"
+    assert reports.read_secs == {2: 0.75}
     assert chief.state.take_reports().compute_secs == {}

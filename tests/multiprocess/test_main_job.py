@@ -52,6 +52,7 @@ METRICS = {
     "staleness": dict,
     "workers": dict,
     "compute_secs": dict,
+    "read_secs": dict,
     "wait_secs": dict,
     "mfu": dict,
     "sent_bytes": dict,

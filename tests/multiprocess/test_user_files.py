@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 import pytest
 
 from tests.multiprocess.job import Job, assert_exactly_once
 from tests.sweeps import swept
-from tests.trainers import events_of
+from tests.trainers import events_of, lines_of
 
 FILE = """
 import flax.linen
@@ -143,3 +144,39 @@ def test_a_chief_whose_evaluation_keeps_the_interpreters_lock_is_replaced(tmp_pa
         assert_exactly_once(job.summary())
         (lost,) = [event for event in job.events("role_lost") if event["role"] == "chief"]
         assert lost["reason"].startswith("signal SIGKILL: it has shown no sign of life for 8")
+
+
+LATE = """
+import time
+from dataclasses import replace
+from configs import tally
+from configs.tally import config, optimizer
+
+class Late:
+    threads = 1
+
+    def __init__(self, source):
+        self.source = source
+
+    def __getattr__(self, name):
+        return getattr(self.source, name)
+
+    def batch(self, unit, **options):
+        time.sleep(0.03)
+        return self.source.batch(unit, **options)
+
+def task(config):
+    made = tally.task(config)
+    return replace(made, source=Late(made.source))
+"""
+
+
+def test_late_data_are_reading_and_not_computing_over_processes(tmp_path: Path) -> None:
+    (tmp_path / "user.py").write_text(LATE)
+    flags = ["--plan=bsp:50%,asp", "--workers=2", "--set=workload=120", "--set=telemetry.log_secs=0.2"]
+    with Job(tmp_path / "run", str(tmp_path / "user.py"), *flags) as job:
+        assert job.wait() == 0, job.output + job.logs()
+    lines = [line for line in lines_of(tmp_path / "run" / "metrics.jsonl") if sum(line["compute_secs"].values())]
+    read, computed = ([sum(line[name].values()) for line in lines[1:]] for name in ("read_secs", "compute_secs"))
+    shares = [one / (one + other) for one, other in zip(read, computed, strict=True)]
+    assert max(shares) >= 0.8 and statistics.median(shares) >= 0.5

@@ -28,7 +28,7 @@ from hybridsync.interfaces.messages import EvaluationRequest, Snapshot, StateVer
 from hybridsync.phases import checkpointing
 from hybridsync.phases.checkpointing import LEAVING_SECS, RETRY_SECS, Committer, SaveSchedule
 from hybridsync.phases.reporter import Reporter
-from hybridsync.phases.run_context import Commit
+from hybridsync.phases.run_context import Commit, Measured
 from hybridsync.training import evaluation
 from hybridsync.training.buffer_layout import Layout, fingerprint
 from hybridsync.training.run import Run
@@ -118,7 +118,7 @@ def test_a_commit_saves_the_captured_state_with_its_record_and_evaluates_it(benc
     ((state, units, ledger, run),) = bench.disk.saved
     assert fingerprint(state) == fingerprint(state_of(4)) == fingerprint(bench.committed.state)
     assert (units, ledger, run) == (4, {"issued": 9}, {"phase": 3})
-    assert evaluation.result(SECS) == {"loss": 4.0}
+    assert evaluation.result(SECS).figures == {"loss": 4.0}
     assert bench.evaluator.seen == [UnitSet([(0, 4)])]
 
 
@@ -132,7 +132,8 @@ def test_a_worker_is_asked_for_the_figures_of_what_was_captured(bench: Bench, fi
 
     bench.committer = bench.committer_to(bench.disk, elsewhere)
     snapshot = bench.take_snapshot(4)
-    assert bench.submit(snapshot)[1].result(SECS) == (figures or None)
+    found = bench.submit(snapshot)[1].result(SECS)
+    assert (found and found.figures) == (figures or None)
     assert asked == [EvaluationRequest("holder", snapshot.snapshot_id, snapshot.held.fingerprint)]
     assert bench.evaluator.seen == []
 
@@ -142,7 +143,7 @@ def test_a_state_is_measured_here_where_no_worker_does_it(bench: Bench) -> None:
         raise RoleLost("the worker is gone")
 
     bench.committer = bench.committer_to(bench.disk, elsewhere)
-    assert bench.submit(bench.take_snapshot(4))[1].result(SECS) == {"loss": 4.0}
+    assert bench.submit(bench.take_snapshot(4))[1].result(SECS).figures == {"loss": 4.0}
 
 
 def test_a_state_that_is_not_asked_for_figures_is_not_evaluated(bench: Bench) -> None:
@@ -158,7 +159,7 @@ def test_without_a_workdir_nothing_is_durable_and_the_state_is_fetched_and_evalu
     assert not bench.committer.durable
     commit, evaluation = bench.submit(bench.take_snapshot(2))
     assert commit.result(SECS).bytes == 0
-    assert evaluation.result(SECS) == {"loss": 2.0}
+    assert evaluation.result(SECS).figures == {"loss": 2.0}
 
 
 def test_the_fetch_waits_for_those_who_need_the_state_to_train(bench: Bench) -> None:
@@ -180,7 +181,7 @@ def test_commits_come_in_the_order_in_which_they_were_asked_for(bench: Bench) ->
     assert bench.disk.reached.wait(SECS)  # its state is fetched: the holder may keep another
     second = bench.submit(bench.take_snapshot(2))
     bench.disk.spins.set()
-    assert [future.result(SECS) for future in (first[1], second[1])] == [{"loss": 1.0}, {"loss": 2.0}]
+    assert [future.result(SECS).figures for future in (first[1], second[1])] == [{"loss": 1.0}, {"loss": 2.0}]
     assert [units for _, units, _, _ in bench.disk.saved] == [1, 2]
 
 
@@ -206,7 +207,7 @@ def test_a_failed_save_leaves_its_error_in_the_future_and_the_next_is_made(bench
     commit, evaluation = bench.submit(bench.take_snapshot(4))
     with pytest.raises(CheckpointError, match="the disk is full"):
         commit.result(SECS)
-    assert evaluation.result(SECS) == {"loss": 4.0}, "the state is known, though not saved"
+    assert evaluation.result(SECS).figures == {"loss": 4.0}, "the state is known, though not saved"
     bench.disk.error = None
     assert bench.submit(bench.take_snapshot(5))[0].result(SECS).units == 5
 
@@ -355,7 +356,7 @@ class Told(Reporter):
 
     def evaluated(self, units: int, captured: float, outcome: Callable[[], Any], place: int = 0) -> None:
         assert captured == self.captured, "seconds at which the state was handed over, or kept"
-        self.told.append((units, outcome()))
+        self.told.append((units, outcome().figures))
         self.places.append(place)
 
     def skipped(self, places: Sequence[int], units: int, why: str) -> None:
@@ -389,7 +390,7 @@ class Harness:
         """Hand over a state with so many units, whose evaluation ends at once."""
         held = dataclasses.replace(self.snapshot.held, units=units)
         self.saving.submit(dataclasses.replace(self.snapshot, held=held), "holder", 3, evaluate=True)
-        self.committer.submitted[-1]["evaluation"].set_result({})
+        self.committer.submitted[-1]["evaluation"].set_result(Measured({}, 0.25))
         self.saving.collect()
 
     def committed(self, secs: float = 0.0) -> Commit:
@@ -547,7 +548,7 @@ def test_a_state_that_was_kept_at_a_place_is_as_old_as_its_last_update(harness):
     harness.saving.submit(snapshot, "holder", 3, evaluate=True, captured=captured)
     given = harness.committer.submitted[-1]
     given["commit"].set_result(Commit(100, 99, 0.0))
-    given["evaluation"].set_result({})
+    given["evaluation"].set_result(Measured({}, 0.25))
     harness.saving.wait(lambda: None)
     harness.saving.collect()
     assert harness.reporter.told == [(100, {})]
@@ -570,7 +571,7 @@ def test_no_place_is_asked_for_where_one_evaluation_waits_for_another(harness):
         held = dataclasses.replace(harness.snapshot.held, units=units)
         harness.saving.submit(dataclasses.replace(harness.snapshot, held=held), "holder", 3, evaluate=True)
     assert harness.saving.next_place == 0
-    harness.committer.submitted[0]["evaluation"].set_result({})
+    harness.committer.submitted[0]["evaluation"].set_result(Measured({}, 0.25))
     harness.saving.collect()
     assert harness.saving.next_place == 300
 
@@ -615,10 +616,10 @@ def test_a_run_that_stops_tells_of_each_place_without_an_evaluation(harness):
 def test_evaluations_are_told_in_their_order_as_they_end(harness):
     first, second = harness.submit(evaluate=True), harness.submit(evaluate=True)
     harness.submit(evaluate=False)
-    second["evaluation"].set_result({"loss": 2.0})
+    second["evaluation"].set_result(Measured({"loss": 2.0}, 0.25))
     harness.saving.collect()
     assert harness.reporter.told == [], "the first has not ended"
-    first["evaluation"].set_result({"loss": 1.0})
+    first["evaluation"].set_result(Measured({"loss": 1.0}, 0.25))
     harness.saving.collect(all_of_them=True)
     assert [figures for _, figures in harness.reporter.told] == [{"loss": 1.0}, {"loss": 2.0}]
 
@@ -646,6 +647,8 @@ def test_a_run_that_is_asked_to_stop_waits_for_an_evaluation_but_a_moment_more(
 
 def test_an_evaluation_that_ends_while_it_is_waited_for_is_told(harness, monkeypatch):
     evaluation = harness.submit(evaluate=True)["evaluation"]
-    monkeypatch.setattr(checkpointing, "wait", lambda futures, secs: evaluation.set_result({"loss": 1.0}))
+    monkeypatch.setattr(
+        checkpointing, "wait", lambda futures, secs: evaluation.set_result(Measured({"loss": 1.0}, 0.25))
+    )
     harness.saving.collect(all_of_them=True)
     assert [figures for _, figures in harness.reporter.told] == [{"loss": 1.0}]

@@ -10,7 +10,7 @@ import pytest
 
 from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.core.plan import PhaseId
-from hybridsync.phases.run_context import Commit
+from hybridsync.phases.run_context import Commit, Measured
 from hybridsync.policies.straggler_detector import Decision
 from tests.phases.harness import TIMES, WORKLOAD, Harness, snapshot_of
 from tests.roles import phase_of
@@ -273,7 +273,7 @@ def test_place_whose_evaluation_gives_no_figures_is_reported_and_a_restarted_chi
     reporter = harness.reporter
     harness.recorder.events.write("run_started", phase=0, reason="fresh")
     reporter.entered(harness.bsp, 0)
-    reporter.evaluated(61, 0.5, dict, 60)
+    reporter.evaluated(61, 0.5, lambda: Measured({}, 0.5), 60)
     reporter.evaluated(75, 0.5, lambda: 1 / 0)  # at the end of a phase, between two places
     reporter.evaluated(80, 0.5, lambda: 1 / 0, 80)
     reporter.evaluated(90, 0.5, lambda: None, 90)  # the task measures nothing

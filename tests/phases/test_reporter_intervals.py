@@ -18,6 +18,7 @@ from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.config import PolicyConfig, RunConfig, ScheduleConfig
 from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.reports import Span
+from hybridsync.phases.run_context import Measured
 from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.optimizer import Optimizer, schedule
 from hybridsync.training.run import Run
@@ -49,12 +50,15 @@ def test_an_interval_counts_what_was_applied_and_reported_in_it(harness: Harness
     assert second["loss"] is None and second["staleness"]["max"] == 0, "what was told is told once"
 
 
-def test_an_interval_says_how_long_each_worker_computed_and_waited(harness: Harness) -> None:
-    harness.after(0.5, reports=ReportBuffer(compute_secs={0: 0.25, 3: 0.5}, wait_secs={0: 0.125, 3: 0.0}))
+def test_an_interval_says_how_long_each_worker_computed_read_and_waited(harness: Harness) -> None:
+    compute_secs, wait_secs = {0: 0.25, 3: 0.5}, {0: 0.125, 3: 0.0}
+    reports = ReportBuffer(compute_secs=compute_secs, read_secs={3: 0.25}, wait_secs=wait_secs)
+    harness.after(0.5, reports=reports)
     harness.after(0.5, reports=ReportBuffer(compute_secs={0: 0.5}, wait_secs={0: 0.25}))
     harness.after(1.0)
     first, second = harness.metrics()
     assert (first["compute_secs"], first["wait_secs"]) == ({"0": 0.75, "3": 0.5}, {"0": 0.375, "3": 0.0})
+    assert (first["read_secs"], second["read_secs"]) == ({"3": 0.25}, {})
     assert (second["compute_secs"], second["wait_secs"]) == ({}, {}), "nobody has reported since"
 
 
@@ -154,14 +158,14 @@ def test_a_run_that_failed_calls_no_hook_again(make_harness: Callable[..., Harne
 
 def refused(harness: Harness, outcome: Callable[[], Any]) -> str:
     """Return what is said of an evaluation that fails, or is not all numbers."""
-    harness.reporter.evaluated(60, 0.25, outcome)
+    harness.reporter.evaluated(60, 0.25, lambda: Measured(outcome(), 0.5))
     *_, event = events_of(harness.workdir, "user_code_failed")
     assert event["code"] == "the evaluation at unit 60"
     return str(event["error"])
 
 
 def test_an_evaluation_that_raises_costs_its_figures_alone(harness: Harness) -> None:
-    harness.reporter.evaluated(50, 0.25, lambda: {"accuracy": 0.5})
+    harness.reporter.evaluated(50, 0.25, lambda: Measured({"accuracy": 0.5}, 0.5))
     assert "ZeroDivisionError" in refused(harness, lambda: 1 / 0)
     assert [event["units"] for event in events_of(harness.workdir, "evaluation")] == [50]
     assert harness.reporter.finish("completed", None).final == {}, "the figures of an older state are not the last"
@@ -175,11 +179,11 @@ def test_what_is_no_number_is_left_out_of_an_evaluation(harness: Harness) -> Non
     assert harness.reporter.finish("completed", None).final == {"accuracy": 0.75}
 
 
-@pytest.mark.parametrize("name", ["t", "wall", "kind", "phase", "units", "examples", "state_t", "self"])
+@pytest.mark.parametrize("name", ["t", "wall", "kind", "phase", "units", "examples", "state_t", "secs", "self"])
 def test_a_figure_may_have_any_name_but_those_of_each_event(harness: Harness, name: str) -> None:
     assert f"{name!r} is a name that each event has" in refused(harness, lambda: {name: 1.0, "accuracy": 0.5})
     (event,) = events_of(harness.workdir, "evaluation")
-    assert (event["kind"], event["units"], event["accuracy"]) == ("evaluation", 60, 0.5)
+    assert (event["kind"], event["units"], event["accuracy"], event["secs"]) == ("evaluation", 60, 0.5, 0.5)
 
 
 def test_an_object_that_raises_where_its_number_is_asked_for_costs_the_figures_alone(harness: Harness) -> None:
@@ -383,7 +387,7 @@ def test_a_chief_that_was_away_before_the_first_unit_leaves_the_time_at_nothing(
 
 def test_the_summary_says_what_was_told(harness: Harness) -> None:
     harness.reporter.evaluated(60, 0.25, lambda: None)
-    harness.reporter.evaluated(60, 0.25, lambda: {"accuracy": 0.75, "loss": 0.5})
+    harness.reporter.evaluated(60, 0.25, lambda: Measured({"accuracy": 0.75, "loss": 0.5}, 0.5))
     harness.after(0.5, num_applied=60, reports=ReportBuffer(staleness=[1, 3]))
     harness.after(0.5, num_applied=80, reports=ReportBuffer(staleness=[5]))
     summary = harness.reporter.finish("preempted", None)

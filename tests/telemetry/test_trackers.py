@@ -70,7 +70,7 @@ def test_parameters_of_a_configured_optimizer_have_its_name_schedule_and_clip() 
     schedule = ScheduleConfig(kind="cosine", warmup=0.1)
     configured = OptimizerConfig("adamw", learning_rate=0.001, weight_decay=0.01, clip=1.0, schedule=schedule)
     config = RunConfig(workload=8, plan="asp", optimizer=configured)
-    shown = from_config(configured, 8, unit_size=4).shown_values()
+    shown = from_config(configured, 8, unit_size=4).shown_values(4, workload=8)
     found = flattened(parameters(CallbackRun(config, None, stop=print, say=print, optimizer=shown)))
     asked = {name: value for name, value in flattened(to_json(config)).items() if value is not None}
     assert {name: found[name] for name in asked if name not in EMPTY} == {

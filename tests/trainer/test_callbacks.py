@@ -71,6 +71,8 @@ def test_callbacks_are_called_with_the_record_in_its_order(tmp_path: Path) -> No
     assert seen.run.workdir == workdir and seen.run.config.workload == 64
     for method, kind in callback_threads.FOLLOWED.items():
         assert seen.of(kind) == events_of(workdir, method) != []
+    for evaluation in seen.of("on_evaluation"):
+        assert 0 < evaluation["secs"] <= evaluation["t"] - evaluation["state_t"] + 1e-3
     assert seen.of("on_metrics") == lines_of(workdir / "metrics.jsonl")
     (ended,) = seen.of("on_end")
     summary = json.loads((workdir / "summary.json").read_text())

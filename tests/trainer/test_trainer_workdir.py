@@ -86,7 +86,7 @@ def test_metrics_are_written_while_it_runs(workdir):
     for line in lines:
         assert {
             *("t", "units", "examples", "phase", "protocol", "loss"),
-            *("learning_rate", "examples_per_sec", "staleness", "workers", "compute_secs", "wait_secs"),
+            *("learning_rate", "examples_per_sec", "staleness", "workers", "compute_secs", "read_secs", "wait_secs"),
         } <= line.keys()
     assert [line["units"] for line in lines] == sorted(line["units"] for line in lines)
     assert lines[-1]["units"] == 128

@@ -131,6 +131,28 @@ def test_what_units_take_the_worker_itself_is_told_for_this_phase_up_to_the_last
     assert unit_secs(counts_transfers=True) == (1.5, 1.5)
 
 
+@pytest.mark.parametrize(("read_secs", "shown"), [(3.0, [("read", 0.0, 3.0), ("compute", 3.0, 1.0)]),
+                                                  (0.25, [("compute", 0.0, 4.0)])])  # fmt: skip
+def test_reading_is_no_computing_but_a_part_of_what_a_unit_takes_its_worker(read_secs: float, shown: list) -> None:
+    clock = ManualClock()
+    recorder = WorkerRecorder(0, clock, keep_spans=True, keep_unit_secs=True)
+    recorder.enter(PhaseId(1, 0))
+    started = recorder.computing(0)
+    recorder.reading()
+    clock.advance(read_secs)
+    recorder.has_read()
+    clock.advance(4.0 - read_secs)
+    recorder.compute("sync", started, clock.monotonic(), None)
+    begun = clock.monotonic()
+    recorder.compute("sync", recorder.computing(1), begun + 2.0, None)
+    report = recorder.take_report()
+    assert (report.read_secs, report.compute_secs) == (read_secs, 4.0 - read_secs + 2.0)
+    assert report.usual_secs == 2.0 and report.unit_secs == (4.0,)
+    spans = [(span.name, span.start - started, span.secs) for span in report.spans]
+    assert spans == [*shown, ("compute", 4.0, 2.0)]
+    assert recorder.take_report().read_secs == 0.0
+
+
 def test_a_unit_that_is_computed_for_its_seconds_alone_comes_behind_those_before_it():
     recorder = WorkerRecorder(0, ManualClock(), keep_spans=True, keep_unit_secs=True)
     recorder.enter(PhaseId(1, 0))

@@ -14,7 +14,7 @@ from hybridsync.lab.report.averages import Spread, mean_line, spread_of
 from hybridsync.lab.report.charts import NUM_COLORS, STYLES, Chart, Line, Over
 from hybridsync.lab.report.history import RunHistory
 from hybridsync.lab.report.model import differing
-from hybridsync.lab.report.scales import Point, number
+from hybridsync.lab.report.scales import number
 
 Axis = Literal["secs", "units", "examples"]
 OVER: Mapping[Axis, Over] = {"secs": "time", "units": "units", "examples": "examples"}
@@ -109,9 +109,13 @@ class Groups:
         """Return what `svg` draws."""
         if x not in OVER:
             raise ConfigError(f"x must be one of {', '.join(get_args(Axis))}, got {x!r}; correct it")
-        lines = []
+        lines, name = [], self.figure
         for at, group in enumerate(self.groups):
-            mean = mean_line(_curve(run, x, self.figure) for run in group.averaged)
+            curves = (
+                [(each[x], each[name]) for each in run.evaluations if is_figure(each.get(name)) and each[x] is not None]
+                for run in group.averaged
+            )
+            mean = mean_line(curves)
             style = STYLES[at // NUM_COLORS % len(STYLES)]
             lines.append(Line(group.label, at, at % NUM_COLORS, style=style, points=mean.points, edges=mean.edges))
         falls = self.figure in FALLING
@@ -182,7 +186,7 @@ def group_by(
         if key not in known:
             raise ConfigError(f"no run's configuration has a value {key!r}; {did_you_mean(key, known)}")
     measured = {key for run in histories for each in run.evaluations for key, value in each.items() if is_figure(value)}
-    measured -= {"secs", "units", "examples", "phase"}
+    measured -= {"secs", "lasted_secs", "units", "examples", "phase"}
     if figure is None:
         figure = next((name for name in ("accuracy", "loss") if name in measured), min(measured, default="accuracy"))
     elif figure not in measured and measured:
@@ -197,10 +201,6 @@ def group_by(
 def is_figure(value: Any) -> bool:
     """Return whether a value of an evaluation is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _curve(run: RunHistory, x: str, figure: str) -> list[Point]:
-    return [(each[x], each[figure]) for each in run.evaluations if is_figure(each.get(figure)) and each[x] is not None]
 
 
 def _told(spread: Spread) -> str:

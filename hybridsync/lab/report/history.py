@@ -28,11 +28,12 @@ class RunHistory:
 
     Args:
         name: folder of the run, as it was given; "" for a run without one.
-        config: values of the run's RunConfig.
+        config: values of the run's RunConfig, with `optimizer` those of the optimizer that trained.
         summary: content of summary.json; empty until the run has ended.
         metrics: lines of metrics.jsonl.
         evaluations: `units`, `examples`, `phase` and each figure that was measured of a state. `secs` is when the run
-            had that state, not when the evaluation, in the background of the training, ended.
+            had that state, not when the evaluation, in the background of the training, ended; measuring it took
+            `lasted_secs`.
         events: lines of events.jsonl.
     """
 
@@ -90,7 +91,7 @@ def history_of(record: Record) -> RunHistory:
     """Return a record as plain values, on the run's time."""
     first, since = _start(record.events)
     events = record.events[first:]
-    config = (record.config or {}).get("config") or {}
+    config = record.values
     evaluations = [event for event in events if event["kind"] == "evaluation"]
     how, _ = ended(record)
     return RunHistory(
@@ -122,5 +123,6 @@ def _timed(line: Mapping[str, Any], since: float) -> dict[str, Any]:
 def _evaluation(event: Mapping[str, Any], since: float, unit_size: int | None) -> dict[str, Any]:
     # Records of earlier versions name the examples alone.
     units = event["units"] if "units" in event else event["examples"] // unit_size if unit_size else None
-    rest = {key: value for key, value in event.items() if key not in ("t", "state_t", "units", "kind", "wall")}
-    return {"secs": round(event.get("state_t", event["t"]) - since, 6), "units": units, **rest}
+    rest = {key: value for key, value in event.items() if key not in ("t", "state_t", "units", "kind", "wall", "secs")}
+    lasted = {"lasted_secs": event["secs"]} if "secs" in event else {}
+    return {"secs": round(event.get("state_t", event["t"]) - since, 6), "units": units, **rest, **lasted}

@@ -93,7 +93,7 @@ class RunModel:
         record: the record that the model was made from.
         exit: "completed", "stopped", "preempted", "failed" or "unfinished".
         error: reason of a failure; None if the run did not fail.
-        secs: the run's last moment on its own time axis.
+        secs: the last moment of the run's training, on its own time axis; the last moment of all while it goes on.
         start_up_secs: seconds that the run's sessions took until their first units, which are not on that axis; None if
             none leased a unit.
         phases: phases in order.
@@ -161,7 +161,7 @@ def _whole(record: Record) -> Sequence[Mapping[str, Any]]:
 def model(record: Record) -> RunModel:
     """Return what there is to draw of a run."""
     events = record.events
-    secs = max([0.0, *(event["t"] for event in events[-1:]), *(line["t"] for line in record.metrics[-1:])])
+    secs = _last_moment(record)
     phases = _phases(record, secs)
     started = [event["start_up_secs"] or 0.0 for event in events if event["kind"] == TRAINING_STARTED]
     how, error = ended(record)
@@ -190,6 +190,23 @@ def model(record: Record) -> RunModel:
         hosts=hosts(events, record.metrics, _applied(record, how), secs),
         busy=_busy(record.trace),
     )
+
+
+def _last_moment(record: Record) -> float:
+    """Return where the time axis ends: of a run that has ended, where its training did.
+
+    Saving, measuring and the wait for callbacks come later. A run that failed in a phase has no such end: there it is
+    the last thing that happened, apart from the callbacks.
+    """
+    events = record.events
+    times = [line["t"] for line in record.metrics[-1:]]
+    times += [event.get("state_t", event["t"]) for event in events if event["kind"] == "evaluation"]
+    if ended(record)[0] == "unfinished":
+        return max([0.0, *times, *(event["t"] for event in events[-1:])])
+    last_of_phase = [event for event in events if event["kind"] in ("phase_entered", "phase_ended")][-1:]
+    if not last_of_phase or last_of_phase[0]["kind"] == "phase_entered":
+        last_of_phase = [event for event in events if event["kind"] not in ("user_code_failed", "run_finished")][-1:]
+    return max([0.0, *times, *(event["t"] for event in last_of_phase)])
 
 
 def _applied(record: Record, how: str) -> int:

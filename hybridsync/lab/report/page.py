@@ -62,7 +62,8 @@ def page(records: Sequence[Record], left_out: Sequence[str] = (), by: Sequence[s
         section(
             "Where the workers' time went",
             draw_busy(runs),
-            "By the spans that the timeline kept: the first and the last ones of each worker in each phase.",
+            "By the spans that the timeline kept: the first and the last ones of each worker in each phase. read is "
+            "time in which a worker stood still for the data of a unit.",
             folded=many,
         ),
         section("Every phase", tables.phases(runs) if any(run.phases for run in runs) else "", folded=many),

@@ -40,7 +40,7 @@ def facts(runs: Sequence[RunModel]) -> str:
     told = [_facts(run) for run in runs]
     name_of = "exit"
     shown = {"plan", "workers", "servers", "unit_size", "workload", "seed"}  # facts of their own
-    configs = [(run.record.config or {}).get("config") or {} for run in runs]
+    configs = [run.record.values for run in runs]
     flat = [flattened(config) for config in configs]
     for key in differing(configs):
         for one, values in zip(told, flat, strict=True):
@@ -89,7 +89,7 @@ def exit_badge(run: RunModel) -> str:
 
 def _facts(run: RunModel) -> dict[str, str]:
     record = run.record
-    config: Mapping[str, Any] = (record.config or {}).get("config", {})
+    config = record.values
     file = (record.config or {}).get("file")
     summary = record.summary if record.summary and run.exit != "unfinished" else {}
     last = record.metrics[-1] if record.metrics else {}
@@ -114,9 +114,10 @@ def _facts(run: RunModel) -> dict[str, str]:
     if config:
         found["roles"] = f"{counted(config['workers'], 'worker')}, {counted(config['servers'], 'server')}"
         found["unit"] = counted(config["unit_size"], "example")
-        if file:  # a run without one was given an optimizer that its configuration does not describe
-            optimizer = config.get("optimizer") or {}
-            found["optimizer"] = escape(f"{optimizer.get('name', '-')}, rate {optimizer.get('learning_rate', '-')}")
+        if optimizer := config.get("optimizer"):
+            more = [f", {key} {optimizer[key]}" for key in ("momentum", "weight_decay", "clip") if optimizer.get(key)]
+            rate = optimizer.get("learning_rate", "-")
+            found["optimizer"] = escape(f"{optimizer.get('name', '-')}, rate {rate}{''.join(more)}")
         found["seed"] = escape(str(config.get("seed", "-")))
     found["configuration"] = escape(str(file)) if file else "-"
     if record.simulation is not None:
@@ -126,6 +127,8 @@ def _facts(run: RunModel) -> dict[str, str]:
     if run.evaluations or skipped:
         passed = f"; {counted(skipped, 'place')} passed without one" if skipped else ""
         found["evaluations"] = f"{len(run.evaluations)}{passed}"
+    if share := _reading_share(record.metrics):
+        found["waiting for data"] = f"{share} of the workers' time"
     if record.num_unreadable:
         found["left out"] = f"{counted(record.num_unreadable, 'line')} with something else than this run writes"
     versions = (record.config or {}).get("versions", {})
@@ -133,6 +136,14 @@ def _facts(run: RunModel) -> dict[str, str]:
     if shown:
         found["versions"] = escape(", ".join(shown))
     return found
+
+
+def _reading_share(metrics: Sequence[Mapping[str, Any]]) -> str:
+    """Return the share of the workers' time in which they waited for the data of a unit; "" where no line says it."""
+    names = ("read_secs", "compute_secs", "wait_secs")
+    read, *others = (sum(sum(line.get(name, {}).values()) for line in metrics) for name in names)
+    known = any(line.get("read_secs") for line in metrics)
+    return f"{read / (read + sum(others) or 1.0):.0%}" if known else ""
 
 
 def _more_facts(run: RunModel) -> dict[str, str]:

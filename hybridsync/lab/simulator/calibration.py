@@ -21,7 +21,7 @@ from typing import Any
 from hybridsync.config import Straggler
 from hybridsync.core.errors import WorkdirError
 from hybridsync.emulation.ring_model import ring_secs
-from hybridsync.interfaces.reports import SEND
+from hybridsync.interfaces.reports import READING, SEND
 from hybridsync.lab.simulator.arithmetic import Sizes
 from hybridsync.lab.simulator.cluster import Cluster, Costs, Device, Link, Scenario
 from hybridsync.storage.durable import read_file
@@ -33,6 +33,8 @@ ALIKE = 0.05
 """Workers whose devices differ by less than this share of their mean are of one kind."""
 OUTLIER = 10.0
 """A stretch so many times the median is no part of a cycle: the timeline left something out, or a phase began."""
+ROUNDED = 1e-4
+"""Seconds by which a span may begin after the end of the one before it, and follow it at once: both were rounded."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,8 @@ def read_measured(workdir: Path) -> Measured:
         raise WorkdirError(f"the run in {workdir} had no configuration file; calibrate on one of hybridsync train")
     try:
         trace = json.loads(read_file(workdir / TIMELINE_FILE))["traceEvents"]
-        spans = sorted(map(_stretch, (span for span in trace if span["ph"] == "X")), key=lambda span: span.start)
+        found = sorted(map(_stretch, (span for span in trace if span["ph"] == "X")), key=lambda span: span.start)
+        spans = _with_reads(found)
     except FileNotFoundError:
         raise WorkdirError(f"{workdir} has no {TIMELINE_FILE}; run with telemetry.timeline=true") from None
     except (ValueError, KeyError, TypeError) as error:
@@ -188,6 +191,21 @@ def fit(measured: Measured, sizes: Sizes) -> Fitted:
     }
     cluster = Cluster(devices, link, server_link, Costs(**{name: _rounded(secs) for name, secs in fitted.items()}))
     return Fitted(cluster, (*values, applies, calls, steps, commits, snapshots, reserves, returns), measured)
+
+
+def _with_reads(spans: Sequence[Stretch]) -> list[Stretch]:
+    """Return the spans in order, with what a worker read as a part of the computation behind it: both are its own."""
+    found: list[Stretch] = []
+    reads: dict[int, Stretch] = {}
+    for span in spans:
+        if span.name == READING:
+            reads[span.id] = span
+        elif span.name == "compute" and span.id in reads and span.start - reads[span.id].end < ROUNDED:
+            start = reads.pop(span.id).start
+            found.append(dataclasses.replace(span, start=start, secs=span.end - start))
+        else:
+            found.append(span)
+    return found
 
 
 def _slow(measured: Measured) -> set[int]:

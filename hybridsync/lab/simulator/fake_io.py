@@ -19,7 +19,7 @@ from hybridsync.lab.simulator.simulated_process import Process
 from hybridsync.lab.simulator.simulated_server import Server
 from hybridsync.lab.simulator.simulated_worker import Worker
 from hybridsync.phases.reporter import Reporter
-from hybridsync.phases.run_context import Commit
+from hybridsync.phases.run_context import Commit, Measured
 from hybridsync.storage.apply_log_entries import Entry, Left
 from hybridsync.workdir.opening import PhaseIdsInMemory
 
@@ -219,10 +219,10 @@ class Disk:
         *,
         evaluate: bool,
         after: threading.Event,
-    ) -> tuple[Future[Commit], Future[dict[str, Any] | None]]:
+    ) -> tuple[Future[Commit], Future[Measured | None]]:
         """Start a commit; returns its end, and the end of the evaluation behind it."""
         committed: Future[Commit] = Future()
-        measured: Future[dict[str, Any] | None] = Future()
+        measured: Future[Measured | None] = Future()
         loop = self._simulated.loop
         started, number = loop.now, self._workdir.num_saves
         self._workdir.num_saves += 1
@@ -250,7 +250,8 @@ class Disk:
                 self._workdir.commits.append(Saved(snapshot, state, ledger, run))
                 size = self._simulated.arithmetic.sizes.state
                 committed.set_result(Commit(snapshot.held.units, size, loop.now - started))
-            measured.set_result(self._simulated.evaluate(state, snapshot) if evaluate else None)
+            figures = self._simulated.evaluate(state, snapshot) if evaluate else None
+            measured.set_result(None if figures is None else Measured(figures, 0.0))
 
         loop.after(self._simulated.transfer_secs, fetch)
         return committed, measured

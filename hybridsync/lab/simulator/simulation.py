@@ -122,7 +122,8 @@ def simulate(
         return _simulate(run, scenario, gradients, events, progress)
     _make_fresh(run.workdir)
     with WorkdirLock(run.workdir):
-        write_config(run.workdir, config, run.file)
+        optimizer = run.optimizer.recorded_values(config.unit_size, config.workload)
+        write_config(run.workdir, config, run.file, trained={"optimizer": optimizer})
         return _simulate(run, scenario, gradients, events, progress)
 
 

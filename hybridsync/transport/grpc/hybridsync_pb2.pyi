@@ -453,7 +453,7 @@ class Exchange(_message.Message):
     def __init__(self, sent: _Optional[float] = ..., received: _Optional[float] = ..., replied: _Optional[float] = ..., returned: _Optional[float] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("role", "id", "incarnation", "phase_id", "completed", "sequence", "applied", "dropped", "staleness", "num_losses", "loss_sum", "compute_secs", "wait_secs", "compile_secs", "first_applied", "last_applied", "spans", "doing", "hold_secs", "exchange", "unit_secs", "doing_secs", "usual_secs", "sent_bytes", "received_bytes", "peak_secs")
+    __slots__ = ("role", "id", "incarnation", "phase_id", "completed", "sequence", "applied", "dropped", "staleness", "num_losses", "loss_sum", "compute_secs", "wait_secs", "compile_secs", "first_applied", "last_applied", "spans", "doing", "hold_secs", "exchange", "unit_secs", "doing_secs", "usual_secs", "sent_bytes", "received_bytes", "peak_secs", "read_secs")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -480,6 +480,7 @@ class Report(_message.Message):
     SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     PEAK_SECS_FIELD_NUMBER: _ClassVar[int]
+    READ_SECS_FIELD_NUMBER: _ClassVar[int]
     role: str
     id: int
     incarnation: int
@@ -506,7 +507,8 @@ class Report(_message.Message):
     sent_bytes: int
     received_bytes: int
     peak_secs: float
-    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., incarnation: _Optional[int] = ..., phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., completed: _Optional[int] = ..., sequence: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[DroppedUnit, _Mapping]]] = ..., staleness: _Optional[_Iterable[int]] = ..., num_losses: _Optional[int] = ..., loss_sum: _Optional[float] = ..., compute_secs: _Optional[float] = ..., wait_secs: _Optional[float] = ..., compile_secs: _Optional[float] = ..., first_applied: _Optional[float] = ..., last_applied: _Optional[float] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., doing: _Optional[str] = ..., hold_secs: _Optional[float] = ..., exchange: _Optional[_Union[Exchange, _Mapping]] = ..., unit_secs: _Optional[_Iterable[float]] = ..., doing_secs: _Optional[float] = ..., usual_secs: _Optional[float] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., peak_secs: _Optional[float] = ...) -> None: ...
+    read_secs: float
+    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., incarnation: _Optional[int] = ..., phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., completed: _Optional[int] = ..., sequence: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[DroppedUnit, _Mapping]]] = ..., staleness: _Optional[_Iterable[int]] = ..., num_losses: _Optional[int] = ..., loss_sum: _Optional[float] = ..., compute_secs: _Optional[float] = ..., wait_secs: _Optional[float] = ..., compile_secs: _Optional[float] = ..., first_applied: _Optional[float] = ..., last_applied: _Optional[float] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., doing: _Optional[str] = ..., hold_secs: _Optional[float] = ..., exchange: _Optional[_Union[Exchange, _Mapping]] = ..., unit_secs: _Optional[_Iterable[float]] = ..., doing_secs: _Optional[float] = ..., usual_secs: _Optional[float] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., peak_secs: _Optional[float] = ..., read_secs: _Optional[float] = ...) -> None: ...
 
 class ReportReply(_message.Message):
     __slots__ = ("phase_id", "revoked", "done", "received", "replied")

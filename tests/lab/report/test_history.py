@@ -69,10 +69,11 @@ def test_an_evaluation_counts_when_its_state_was_there_not_when_it_was_measured(
     written_run.start()
     written_run.phase("asp", 0)
     written_run.metrics(8)
-    written_run.event("evaluation", examples=64, units=8, state_t=1.0, accuracy=0.5, loss=None)
+    written_run.event("evaluation", examples=64, units=8, state_t=1.0, secs=0.25, accuracy=0.5, loss=None)
     written_run.close()
     run = hybridsync.read_run(written_run.workdir)
-    assert run.evaluations == [{"secs": 1.0, "units": 8, "examples": 64, "phase": 1, "accuracy": 0.5, "loss": None}]
+    figures = {"accuracy": 0.5, "loss": None, "lasted_secs": 0.25}
+    assert run.evaluations == [{"secs": 1.0, "units": 8, "examples": 64, "phase": 1, **figures}]
     assert run.events[-1]["secs"] == 2.0
     (evaluation,) = model(shown_record(written_run.workdir, "run")).evaluations
     assert evaluation.t == 1.0

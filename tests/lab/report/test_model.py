@@ -240,3 +240,25 @@ def test_a_figure_that_a_line_lacks_is_no_point(tmp_path: Path) -> None:
     assert [loss for _, loss in run.line("t", lambda line: line["loss"])] == [2.0, 0.1, 0.05]
     assert [at for at, _ in run.line("examples", lambda line: line["loss"])] == [800, 1600, 3200]
     assert run.workers == (0, 1)
+
+
+@pytest.mark.parametrize("how", ["completed", "failed"])
+def test_the_time_axis_ends_where_training_did_whatever_callbacks_take(how: Any, tmp_path: Path) -> None:
+    written_run = WrittenRun(tmp_path / "run")
+    written_run.start()
+    written_run.phase("asp", 0, "start")
+    written_run.metrics(400, 0.1, "asp")
+    if how == "completed":
+        written_run.event("phase_ended", units=400)
+        ended = written_run.recorder.events.elapsed()
+        written_run.event("checkpoint", units=400, bytes=1, secs=0.5, sha256="")
+    else:
+        written_run.event("role_lost", role="worker", id=1, reason="signal SIGKILL")
+        ended = written_run.recorder.events.elapsed()
+    written_run.clock.advance(30.0)
+    written_run.event("user_code_failed", code="the callback Late.on_end", error="it has not returned", times=1)
+    written_run.finish(how, "no worker is left" if how == "failed" else None)
+    run = _model(written_run.workdir)
+    assert run.secs == pytest.approx(ended) and run.phases[-1].end == pytest.approx(ended)
+    assert max(incident.t for incident in run.incidents) > run.secs + 30
+    assert 'class="mark other" style="left:100.000%"' in page([run.record])

@@ -279,7 +279,7 @@ def test_loss_and_accuracy_are_there_over_time_units_and_examples(tmp_path: Path
         assert f'id="over-{x}"' in text and f"body:not(:has(#over-{x}:checked)) .over-{x}" in text
 
 
-def test_a_run_that_was_given_its_optimizer_shows_none_of_the_configuration(tmp_path: Path) -> None:
+def test_an_older_run_that_was_given_its_optimizer_shows_none_of_the_configuration(tmp_path: Path) -> None:
     workdir = completed(tmp_path / "run")
     assert "optimizersgd, rate 0.05" in Outline(_page(workdir)).text
     write_config(workdir, CONFIG)  # without a file

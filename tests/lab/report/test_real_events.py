@@ -16,7 +16,7 @@ from hybridsync.lab.report.page import page
 from hybridsync.lab.report.reading import shown_record
 from hybridsync.lab.simulator.cluster import Cluster, Device, Scenario, Slow
 from hybridsync.lab.simulator.simulation import simulate
-from hybridsync.phases.run_context import Commit
+from hybridsync.phases.run_context import Commit, Measured
 from hybridsync.policies.straggler_detector import Decision
 from hybridsync.telemetry.events import EVENTS_FILE, FIELDS, MORE, read_events
 from hybridsync.telemetry.kinds import KINDS, NUMBER
@@ -61,7 +61,7 @@ def _reported(workdir: Path) -> None:
     harness.after(0.1, reports=replace(harness.chief.reports, lost=[lost]))
     reporter.renewed("a worker was lost")
     reporter.not_durable(50, "the disk is full")
-    reporter.evaluated(50, 0.5, lambda: {"accuracy": float("nan"), "workers": 4.0})
+    reporter.evaluated(50, 0.5, lambda: Measured({"accuracy": float("nan"), "workers": 4.0}, 0.5))
     reporter.evaluated(60, 0.5, lambda: 1 / 0)
     reporter.suspect_hang("worker", 1, "reading data", 60.0, "fault.read_secs")
     reporter.skipped((100, 200), 310, "a save was under way")

@@ -34,6 +34,25 @@ def test_the_fitted_cluster_is_the_one_that_the_run_was_made_on(tmp_path: Path) 
         assert getattr(cluster.costs, name) == pytest.approx(getattr(COSTS, name), rel=0.1), name
 
 
+def test_reading_its_data_is_a_part_of_what_a_unit_takes_a_worker(tmp_path: Path) -> None:
+    run = tally_run("bsp:50%,asp", workload=800)
+    simulate(run, Scenario(cluster=CLUSTER), workdir=tmp_path / "run")
+    whole = fit(read_measured(tmp_path / "run"), sizes_of(run)).cluster
+    timeline = json.loads((tmp_path / "run" / "timeline.json").read_text())
+    divided = []
+    for span in timeline["traceEvents"]:
+        if span["name"] == "compute":
+            read = {**span, "name": "read", "dur": round(span["dur"] * 0.75, 3)}
+            divided.append(read)
+            span = {**span, "ts": round(span["ts"] + read["dur"], 3), "dur": round(span["dur"] - read["dur"], 3)}
+        divided.append(span)
+    (tmp_path / "run" / "timeline.json").write_text(json.dumps({**timeline, "traceEvents": divided}))
+    again = fit(read_measured(tmp_path / "run"), sizes_of(run)).cluster
+    assert again.devices == whole.devices
+    assert again.server_link.latency_secs == pytest.approx(whole.server_link.latency_secs)
+    assert again.costs.step_secs == pytest.approx(whole.costs.step_secs)
+
+
 def test_what_is_fitted_to_one_run_predicts_another_plan_with_another_straggler(tmp_path: Path) -> None:
     fitted = fitted_to(tmp_path, Scenario(cluster=CLUSTER), stragglers="worker=1,delay_ms=40")
     for plan in ("asp", "asp:30%,bsp"):
