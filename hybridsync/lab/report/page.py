@@ -130,13 +130,14 @@ def document(title: str, header: str, content: str, boxes: Boxes) -> str:
         content: ready HTML.
         boxes: names of the boxes in the header, and the indices of what each shows and hides.
     """
+    script = _asset("values.js") + _asset("page.js")
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)} - HybridSync</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(_asset("page.js"))}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">'
         f"<style>{_asset('page.css')}{_hiding(boxes)}</style></head><body>"
         f'{header}<main>{content}</main><div id="tip" role="status"></div>'
-        f"<script>{_asset('page.js')}</script></body></html>\n"
+        f"<script>{script}</script></body></html>\n"
     )
 
 
