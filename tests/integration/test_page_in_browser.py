@@ -175,6 +175,21 @@ def test_head_of_a_column_sorts_and_a_box_hides(browser: Browser, tmp_path: Path
     assert 0 < browser.value(shown) < before
 
 
+def test_name_in_the_legend_brings_out_its_lines_and_stays_in_sight(browser: Browser, tmp_path: Path) -> None:
+    plans = [f"ssp(staleness={lead})" for lead in range(9)]
+    (tmp_path / "page.html").write_text(page(shown_records(seeds(tmp_path, plans, 2))))
+    browser.open(tmp_path / "page.html")
+    opacities = (
+        "Object.fromEntries(['line', 'spread'].map(kind => [kind, [...new Set([...document.querySelectorAll("
+        "`.over-time .${kind}`)].map(e => `${e.dataset.run === '2'} ${getComputedStyle(e).opacity}`))].sort()]))"
+    )
+    assert browser.value(opacities) == {"line": ["false 1", "true 1"], "spread": ["false 0", "true 0"]}
+    browser.mouse("Moved", "#name2")
+    assert browser.value(opacities) == {"line": ["false 0.1", "true 1"], "spread": ["false 0", "true 0.2"]}
+    browser.value("document.querySelector('.charts').lastChild.scrollIntoView()")
+    assert browser.value("document.querySelector('#name2').getBoundingClientRect().top >= 0")
+
+
 def test_printed_page_has_no_controls(browser: Browser, one_run: Path) -> None:
     browser.open(one_run)
     control = "getComputedStyle(document.querySelector('.theme')).display"

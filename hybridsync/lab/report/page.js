@@ -43,9 +43,9 @@ const show = (area, chart, share) => {
   tip.replaceChildren();
   tip.appendChild(document.createElement("b")).textContent =
     chart.over === "time" ? seconds(at) : `${at.toLocaleString("en")} ${chart.over}`;
-  for (const { label, color, near } of rows) {
+  for (const { label, key, near } of rows) {
     const row = tip.appendChild(document.createElement("p"));
-    row.appendChild(document.createElement("i")).className = `swatch k${color}`;
+    row.appendChild(document.createElement("i")).className = `key ${key}`;
     row.append(`${label}: ${near[1].toLocaleString("en", { maximumSignificantDigits: 5 })}`);
   }
   tip.style.display = "block";

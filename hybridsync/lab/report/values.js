@@ -32,7 +32,7 @@ const labels = ({ x, y, over, log, view }) =>
 // that ended, or has no point there, says nothing there.
 const pointed = (lines, [low, high], x) => {
   const nearer = (best, point) => (Math.abs(point[0] - x) < Math.abs(best[0] - x) ? point : best);
-  const rows = lines.map(([label, , color, points]) => ({ label, color, near: points.reduce(nearer) }));
+  const rows = lines.map(([label, , key, points]) => ({ label, key, near: points.reduce(nearer) }));
   if (!rows.length) return null;
   const [at] = rows.map((row) => row.near).reduce(nearer);
   const close = rows.filter((row) => Math.abs(row.near[0] - at) <= 0.02 * (high - low));

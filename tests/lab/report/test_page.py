@@ -114,8 +114,8 @@ def test_several_runs_share_every_chart_and_each_can_be_hidden(tmp_path: Path) -
 def test_charts_carry_the_figures_that_the_pointer_shows(tmp_path: Path) -> None:
     loss = charts(_page(completed(tmp_path / "run")))[-2]
     assert loss["lines"] == [
-        ["training", 0, 0, [[800, 2.0], [1600, 0.1], [3200, 0.05]]],
-        ["evaluated", 0, 0, [[1600, 0.3]]],
+        ["training", 0, "solid k0", [[800, 2.0], [1600, 0.1], [3200, 0.05]]],
+        ["evaluated", 0, "dots k0", [[1600, 0.3]]],
     ]
 
 
@@ -238,9 +238,9 @@ def test_more_runs_than_colours_are_drawn_as_groups_with_mean_and_band(tmp_path:
     assert "<h1>9 runs by plan" in text
     for chart in charts(text):
         assert [(label, run) for label, run, _, _ in chart["lines"]] == [
-            ("asp (3 runs)", 0),
-            ("bsp (3 runs)", 3),
-            ("preduce (3 runs)", 6),
+            ("asp", 0),
+            ("bsp", 3),
+            ("preduce", 6),
         ]
     lines = [points for chart in charts(text) for _, _, _, points in chart["lines"]]
     assert text.count('class="spread') == sum(len(points) > 1 for points in lines) > 0
@@ -265,11 +265,23 @@ def test_the_runs_table_has_what_differs_and_says_the_rest_once(tmp_path: Path) 
 
 def test_runs_are_grouped_by_what_is_asked_for(tmp_path: Path) -> None:
     runs = seeds(tmp_path, ["asp", "bsp"], 2)
-    assert "asp (2 runs)" not in _page(*runs)
+    assert 'id="name1"' in _page(*runs)
     text = page(shown_records(runs), by=("plan",))
-    assert "4 runs by plan" in text and "asp (2 runs)" in text
+    assert "4 runs by plan" in text and 'id="name2"' in text and 'id="name1"' not in text
     with pytest.raises(ConfigError, match="did you mean 'plan'"):
         page(shown_records(runs), by=("plam",))
+
+
+def test_groups_stand_in_the_order_of_their_numbers_under_the_part_in_which_they_differ(tmp_path: Path) -> None:
+    names = {str(lead): 2 * at for at, lead in enumerate((1, 2, 3, 10, 20, *range(30, 39)))}
+    text = _page(*reversed(seeds(tmp_path, [f"ssp(staleness={lead})" for lead in sorted(names)], 2)))
+    assert all([(label, run) for label, run, _, _ in chart["lines"]] == [*names.items()] for chart in charts(text))
+    looks = {look for _, _, look, _ in charts(text)[0]["lines"]}
+    assert len(looks) == len(names), "each has a colour or dashes of its own"
+    legend = re.search(r'<fieldset class="runs">.*?</fieldset>', text)
+    assert legend and "plan ssp(staleness=…)" in legend[0] and len(re.findall("<input", legend[0])) == len(names)
+    assert 'class="legend"' not in text[text.index("Speed and learning") : text.index("What switching cost")]
+    assert 'class="charts crowded"' in text and 'class="charts crowded"' not in _page(completed(tmp_path / "run"))
 
 
 def test_loss_and_accuracy_are_there_over_time_units_and_examples(tmp_path: Path) -> None:
