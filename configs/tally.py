@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hybridsync.config import OptimizerConfig, RunConfig
 from hybridsync.core.errors import ConfigError
 
@@ -78,8 +80,6 @@ def summarize(params: Any, model_state: Any, applied: UnitSet) -> dict[str, int]
       `min_count` and `max_count` over the applied units (both 1 after a correct run, 0 where nothing was
       applied), and `stray`, the largest count of any other unit in size (0 after a correct run); of all copies.
     """
-    import numpy as np
-
     del model_state
     counts = np.rint(-np.stack([np.asarray(vector, np.float64) for vector in params.values()])).astype(np.int64)
     inside = np.zeros(counts.shape, bool)

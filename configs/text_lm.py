@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hybridsync.config import OptimizerConfig, RunConfig
+from hybridsync.core.errors import DataError
 
 if TYPE_CHECKING:
     from hybridsync.training.optimizer import Optimizer
@@ -64,8 +66,9 @@ def config() -> RunConfig:
 def task(config: RunConfig) -> Task:
     """Return the task: the next byte at every position of a window."""
     from hybridsync.data.text import NUM_TOKENS, TextSource
+    from hybridsync.losses import language_model
     from hybridsync.models import DecoderLM
-    from hybridsync.training.task import Task, language_model
+    from hybridsync.training.task import Task
 
     model, data = config.model, config.data
     source = TextSource(
@@ -91,10 +94,6 @@ def task(config: RunConfig) -> Task:
 
 def _bundled_text() -> str:
     """Return the path of the text that comes with Python."""
-    import importlib.util
-
-    from hybridsync.core.errors import DataError
-
     spec = importlib.util.find_spec("pydoc_data.topics")
     if spec is None or spec.origin is None:
         raise DataError("this Python comes without pydoc_data/topics.py: set data.path to a text file.")

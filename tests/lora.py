@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen, nnx
 
+from hybridsync.losses import language_model
 from hybridsync.models.transformer import DecoderLM
-from hybridsync.training.task import Task, language_model
+from hybridsync.training.task import Task
 from tests.devices.decoders import LENGTH, NUM_TOKENS, source
 
 RANK = 4

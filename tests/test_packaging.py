@@ -14,7 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = "import sys; from setuptools import build_meta as b; print(getattr(b, f'build_{sys.argv[1]}')(sys.argv[2]))"
 MARKERS = {
-    *("hybridsync/py.typed", "hybridsync/lab/report/page.css", "hybridsync/lab/report/page.js"),
+    "hybridsync/py.typed",
+    *(f"hybridsync/lab/report/{file}" for file in ("page.css", "page.js", "values.js")),
     *(f"hybridsync/submission/templates/train.{kind}" for kind in ("sbatch", "sh")),
 }
 

@@ -48,8 +48,9 @@ def task(config: RunConfig) -> Task:
     """Return the task; images and tokens are made, so that nothing has to be there."""
     from hybridsync.data import DigitsSource, SyntheticSource
     from hybridsync.data.arrays import ArraySource
+    from hybridsync.losses import language_model
     from hybridsync.models import MLP, DecoderLM, resnet
-    from hybridsync.training.task import Task, language_model
+    from hybridsync.training.task import Task
 
     name = config.model.name
     if name == "digits":

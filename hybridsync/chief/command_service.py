@@ -43,7 +43,7 @@ class CommandService:
                 reason=phase.reason if phase is not None else newest.reason,
                 end_units=phase.end_units if phase is not None else counts.workload,
                 ordered=pending.spec if pending is not None else "",
-                is_stopping=state.preempted,
+                is_stopping=state.preempted and counts.applied < counts.workload,
                 **counts.to_json(),
                 seconds=seconds,
                 restarts=sum(newest.restarts.values()),
@@ -71,7 +71,7 @@ class CommandService:
             state = self._state
             if state.over:
                 raise NotRunning("the run is over; there is nothing to stop")
-            if not state.preempted:
+            if not state.preempted and state.ledger.num_applied < state.ledger.workload:  # else it ends by itself
                 state.reports.stops.append(request.reason)
             state.ask_stop()  # first: the supervisor has to know it, should this chief die
             state.preempt()

@@ -139,8 +139,11 @@ class RunState:
         self.condition.notify_all()
 
     def stop(self, reason: str) -> None:
-        """Ask the run to save its state and end for good: as `preempt`, but the same command does not train on."""
-        if self.over or self.stop_reason is not None:
+        """Ask the run to save its state and end for good: as `preempt`, but the same command does not train on.
+
+        Once the whole workload is applied, the run completes, and there is nothing to stop.
+        """
+        if self.over or self.stop_reason is not None or self.ledger.num_applied >= self.ledger.workload:
             return
         self.stop_reason = reason
         self.reports.stops.append(reason)

@@ -34,11 +34,15 @@ class CallbackRun:
 
 
 class Callback:
-    """Follows a run: override what is of interest. All methods of all callbacks are called in one thread, in order.
+    """Follows a run: override what is of interest. Each callback is called in a thread of its own, in order.
 
     A callback is a guest: training does not wait for it, and what it raises or returns ends nothing. It is made and
     called where the chief is. A chief that takes the place of a lost one makes new callbacks, and calls `on_start`.
+
+    A class with `needs_workdir = True` is refused in a run without a workdir.
     """
+
+    needs_workdir = False
 
     def on_start(self, run: CallbackRun) -> None:
         """The run starts, or a session of it that resumes."""

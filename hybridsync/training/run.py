@@ -16,7 +16,7 @@ from absl import logging
 
 from hybridsync import protocols
 from hybridsync.config import RunConfig
-from hybridsync.core.errors import TaskError
+from hybridsync.core.errors import ConfigError, TaskError
 from hybridsync.core.plan import Plan
 from hybridsync.core.user_code import ends_forks
 from hybridsync.devices.mesh import divide
@@ -103,7 +103,7 @@ class Run:
           TaskError: the task is none.
           OptimizerError: the optimizer is none, for example a ready GradientTransformation.
           OptimizerError: its momentum cannot be handled as the configuration asks.
-          ConfigError: a stage cannot work with these workers, or another value is impossible.
+          ConfigError: a stage cannot work with these workers, a callback needs a workdir, or a value is impossible.
         """
         if not isinstance(self.task, Task):
             raise TaskError(
@@ -113,6 +113,9 @@ class Run:
         if not isinstance(self.optimizer, Optimizer):
             raise no_optimizer(self.optimizer)
         check_plan(self.config)
+        if self.workdir is None and (needs := [each for each in self.callbacks if each.needs_workdir]):
+            name = type(needs[0]).__name__
+            raise ConfigError(f"the callback {name} needs a workdir, and the run has none; name one, or leave it out")
         if self.handling.variant != "keep":
             self.optimizer.check_momentum(self.handling, self.abstract_state().opt_state)
 

@@ -34,6 +34,8 @@ class KeepBest(Callback):
       mode: "max" or "min"; None takes the least where the metric's name contains "loss", else the greatest.
     """
 
+    needs_workdir = True
+
     def __init__(self, metric: str = "accuracy", mode: Literal["max", "min"] | None = None) -> None:
         if mode not in (None, "max", "min"):
             raise ConfigError(f"KeepBest takes mode 'max' or 'min', got {mode!r}; correct it")
@@ -43,8 +45,7 @@ class KeepBest(Callback):
         self._workdir: Path | None = None
 
     def on_start(self, run: CallbackRun) -> None:
-        if run.workdir is None:
-            raise ConfigError("KeepBest keeps checkpoints, and a run without a workdir has none; name a workdir")
+        assert run.workdir is not None
         self._workdir = run.workdir
         with contextlib.suppress(FileNotFoundError):  # else of an earlier session
             best = json.loads(read_file(run.workdir / BEST / BEST_FILE))

@@ -10,7 +10,7 @@ from hybridsync.chief.orders import Orders, OrdersInMemory
 from hybridsync.core.errors import NotRunning, PlanError, WorkdirError
 from hybridsync.interfaces.commands import PENDING, Order, StopRequest, SwitchRequest
 from hybridsync.interfaces.messages import RoleEvent
-from tests.chief.chiefs import begin, make_chief
+from tests.chief.chiefs import WORKLOAD, begin, make_chief
 
 
 def test_a_switch_is_an_order_that_the_controller_finds() -> None:
@@ -86,6 +86,21 @@ def test_who_asks_after_a_callback_waits_for_no_evaluation_and_a_callback_alone_
     assert chief.state.preempted and not chief.state.is_leaving
     chief.service.preempt()
     assert chief.state.is_leaving and chief.state.stop_reason == "it has converged"
+
+
+@pytest.mark.parametrize("by_callback", [True, False])
+def test_a_stop_after_the_last_unit_is_neither_reported_nor_shown(by_callback: bool) -> None:
+    chief = make_chief()
+    begin(chief)
+    with chief.control.turn() as state:
+        state.ledger.restore([(0, WORKLOAD)], [])
+        if by_callback:
+            state.stop("it has converged")
+    if not by_callback:
+        assert chief.service.stop(StopRequest("lunch")).units == WORKLOAD
+        assert chief.state.preempted, "else a last save that waits for a full disk could not be given up"
+    assert chief.state.take_reports().stops == [] and chief.state.stop_reason is None
+    assert not chief.service.status().is_stopping
 
 
 def test_the_first_mistake_that_a_role_has_met_is_kept() -> None:

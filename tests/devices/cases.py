@@ -22,12 +22,13 @@ from hybridsync.devices import staging
 from hybridsync.devices.placement import DevicePlacement, Placement, local_devices
 from hybridsync.lab.replay.logged_run import read_record
 from hybridsync.lab.replay.verdict import replay
+from hybridsync.losses import language_model
 from hybridsync.telemetry.events import read_events
 from hybridsync.training.buffer_layout import Layout, fingerprint
 from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
-from hybridsync.training.task import Task, language_model
+from hybridsync.training.task import Task
 from tests.compilations import count_compilations
 from tests.devices.decoders import PATHS, RULES, ConstrainedDecoder, decoder, source
 from tests.roles import phase_of

@@ -13,7 +13,8 @@ from jax.sharding import PartitionSpec
 
 from hybridsync.data import ArraySource
 from hybridsync.devices.rules import ends
-from hybridsync.training.task import Task, language_model
+from hybridsync.losses import language_model
+from hybridsync.training.task import Task
 
 NUM_TOKENS, DIM, LENGTH, HEADS = 64, 32, 16, 4
 RULES = (

@@ -14,10 +14,11 @@ import pytest
 from flax import nnx
 
 from hybridsync.data import ArraySource
+from hybridsync.losses import language_model
 from hybridsync.models import DecoderLM
 from hybridsync.storage.checkpoints import CheckpointStore
 from hybridsync.trainer import Trainer
-from hybridsync.training.task import Task, language_model
+from hybridsync.training.task import Task
 from tests.doc_pages import blocks
 from tests.sweeps import swept
 from tests.tasks import Normalized, batchnorm_task, plain_sgd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from tests.sweeps import swept
 from tests.trainers import events_of
 
 FILE = """
-import dataclasses, os, time
+import dataclasses, json, os, time
 from pathlib import Path
 from configs import tally
 from configs.tally import optimizer, task
@@ -48,12 +49,25 @@ class Forks(Callback):
     def on_phase(self, run, phase):
         os.fork()
 
+class Nan(Callback):
+    def on_start(self, run):
+        run.say(float("nan"))
+        return float("nan")
+
+    def on_evaluation(self, run, evaluation):
+        evaluation["accuracy"] = float("nan")
+        return evaluation
+
+    def on_end(self, run, summary):
+        return float("nan")
+
 class Stops(Callback):
     def on_start(self, run):
         with open(HERE / "started", "a") as file:
             file.write(f"{os.getpid()}\\n")
 
     def on_evaluation(self, run, evaluation):
+        (HERE / "seen").write_text(json.dumps(evaluation, allow_nan=False))
         if evaluation["units"] >= 16 and not (HERE / "asked").exists():
             (HERE / "asked").touch()
             run.stop("good enough")
@@ -68,7 +82,7 @@ def config():
 def callbacks(config):
     with open(HERE / "made", "a") as file:
         file.write(f"{os.getpid()}\\n")
-    return [Raises(), Hangs(), Forks(), Stops()]
+    return [Raises(), Hangs(), Forks(), Nan(), Stops()]
 """
 
 
@@ -87,7 +101,10 @@ def test_a_callback_stops_processes_for_good_and_what_others_do_harms_nothing(pl
         assert failed.keys() == {"the callback Raises.on_phase", "the callback Hangs.on_phase"}
         assert failed["the callback Raises.on_phase"].endswith("SystemExit: 3")
         assert "has not returned for 4 s" in failed["the callback Hangs.on_phase"]
-        assert summary["callback_secs"].keys() == {"Raises", "Hangs", "Forks", "Stops"}
+        assert summary["callback_secs"].keys() == {"Raises", "Hangs", "Forks", "Nan", "Stops"}
+        assert "nan" in job.output and "NaN" not in (workdir / "events.jsonl").read_text()
+        seen = json.loads((tmp_path / "seen").read_text())
+        assert seen["accuracy"] is None and seen["units"] >= 16, "each callback has values of its own"
         assert (tmp_path / "ended").read_text() == "stopped"
         (chief,) = [event["pid"] for event in job.events("role_started") if event["role"] == "chief"]
         assert (tmp_path / "made").read_text() == (tmp_path / "started").read_text() == f"{chief}\n"

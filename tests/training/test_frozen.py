@@ -20,10 +20,10 @@ from hybridsync.data import ArraySource
 from hybridsync.lab.replay.logged_run import read_record
 from hybridsync.lab.replay.verdict import replay
 from hybridsync.lab.simulator.simulation import simulate
+from hybridsync.losses import language_model
 from hybridsync.training.compiled_programs import Parameters, traced_unit_gradient
 from hybridsync.training.frozen import digests, frozen_leaves, joined, parted
 from hybridsync.training.state import abstract_state
-from hybridsync.training.task import language_model
 from tests.devices.decoders import source
 from tests.lora import LinenLoRA, linen_task, lora_decoder, lora_task, write_embedding
 from tests.tasks import momentum_sgd

@@ -13,10 +13,10 @@ from hybridsync.core.errors import ConfigError, TaskError, WorkdirError
 from hybridsync.data import ArraySource
 from hybridsync.lab.replay.logged_run import read_record
 from hybridsync.lab.replay.verdict import replay
+from hybridsync.losses import language_model
 from hybridsync.models.transformer import DecoderBlock, DecoderLM
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.compiled_programs import Parameters, Programs
-from hybridsync.training.task import language_model
 from tests.devices.decoders import LENGTH, NUM_TOKENS, source
 from tests.tasks import batchnorm_task, momentum_sgd
 from tests.trainers import LOGGED, fit_and_stop

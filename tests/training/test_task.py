@@ -9,9 +9,10 @@ from flax import linen, nnx
 
 from hybridsync.core.errors import TaskError
 from hybridsync.data import ArraySource, TallySource
+from hybridsync.losses import cross_entropy, language_model
 from hybridsync.models import MLP, DecoderLM, resnet
 from hybridsync.training.model_state import check_model_state
-from hybridsync.training.task import Task, cross_entropy, language_model
+from hybridsync.training.task import Task
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 

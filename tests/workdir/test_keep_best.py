@@ -116,7 +116,8 @@ def test_what_cannot_be_kept_is_one_line_and_costs_the_run_nothing(tmp_path: Pat
     (failed, again) = events_of(tmp_path / "run", "user_code_failed")
     assert "evaluations have no 'acuracy'; name one of accuracy, loss, other" in failed["error"]
     assert again["times"] > 1
-    assert fit(None, KeepBest(), judged(tally_task(UNITS), 30)).completed
+    with pytest.raises(ConfigError, match="the callback KeepBest needs a workdir, and the run has none; name one"):
+        trainer(None, judged(tally_task(UNITS), 30), KeepBest())
     assert fit(tmp_path / "nan", KeepBest("other"), judged(tally_task(UNITS), 30)).completed
     assert not (tmp_path / "nan" / "best" / "best.json").exists(), "a figure that is not finite is never the best"
     with pytest.raises(ConfigError, match="takes mode 'max' or 'min', got 'most'"):

@@ -22,7 +22,7 @@ from hybridsync import Optimizer, Task, Trainer
 from hybridsync.core.errors import ResumeError
 from hybridsync.data.synthetic import SyntheticSource
 from hybridsync.lab.replay.logged_run import read_record
-from hybridsync.training.task import cross_entropy
+from hybridsync.losses import cross_entropy
 from hybridsync.workdir.trained import Trained, changes
 from hybridsync.workdir.trial import try_functions
 from tests.trainers import LOGGED, NEVER, fit_and_stop, lines_of

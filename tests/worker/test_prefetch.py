@@ -14,7 +14,7 @@ from flax import linen
 from hybridsync import Task, Trainer
 from hybridsync.core.activity import follow
 from hybridsync.data import IndexedSource
-from hybridsync.training.task import cross_entropy
+from hybridsync.losses import cross_entropy
 from hybridsync.worker.prefetch import Prefetch
 from tests.tasks import momentum_sgd
 from tests.trainers import NEVER

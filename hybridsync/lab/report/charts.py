@@ -104,7 +104,7 @@ def draw(chart: Chart) -> str:
             [
                 line.label,
                 line.run,
-                line.color,
+                f"{line.style} k{line.color}",
                 [[round(at, 3), float(f"{value:.5g}")] for at, value in thin(line.points)],
             ]
             for line in lines
@@ -192,7 +192,7 @@ def tick_labels(axis: Axis, side: str, written: Callable[[float], str]) -> str:
 
 
 def _legend(lines: Sequence[Line]) -> str:
-    if len(lines) == 1:
+    if len({line.run for line in lines}) == len(lines):  # the boxes of the page name them
         return ""
     entries = "".join(
         f'<li data-run="{line.run}"><i class="key {line.style} k{line.color}"></i>{escape(line.label)}</li>'
@@ -247,7 +247,7 @@ def draw_svg(chart: Chart) -> str:
     svg += f'<path d="M{LEFT} {TOP}V{base}H{WIDTH - RIGHT}" fill="none" stroke="#515c69"/>'
     svg += _text(LEFT + size[0] / 2, base + 38, WORDS[chart.x], "middle")
     drawn = "".join(
-        f'<path d="{band}" fill="{COLORS[line.color]}" opacity="0.18"/>'
+        f'<path d="{band}" fill="{COLORS[line.color]}" opacity="{0.18 if len(lines) <= NUM_COLORS else 0.06}"/>'
         for line in lines
         if (band := _band(line, x, y, size))
     )

@@ -35,6 +35,11 @@ class Series:
         return self.place % NUM_COLORS
 
     @property
+    def style(self) -> Style:
+        """Return how its lines are drawn: by it those of one colour are told apart."""
+        return STYLES[self.place // NUM_COLORS % len(STYLES)]
+
+    @property
     def averaged(self) -> tuple[RunModel, ...]:
         """Return the runs that a mean line is of; see `Group.averaged`."""
         return tuple(run for run in self.runs if run.exit in ENDS) or self.runs
@@ -46,9 +51,15 @@ class Series:
         first, *more = self.runs
         label = ", ".join(filter(None, (self.label, what))) or first.name
         mean = mean_line(points(run) for run in self.averaged)
-        style = style or STYLES[self.place // NUM_COLORS % len(STYLES)]
         found = mean.points if more else points(first)  # one run's line may go back in x
-        return Line(label, self.run, self.color if color < 0 else color, style=style, points=found, edges=mean.edges)
+        return Line(
+            label,
+            self.run,
+            self.color if color < 0 else color,
+            style=style or self.style,
+            points=found,
+            edges=mean.edges,
+        )
 
 
 def figures(series: Sequence[Series], colors: Mapping[str, int]) -> list[Chart]:

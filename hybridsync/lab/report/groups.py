@@ -14,7 +14,7 @@ from hybridsync.lab.report.averages import Spread, mean_line, spread_of
 from hybridsync.lab.report.charts import NUM_COLORS, STYLES, Chart, Line, Over
 from hybridsync.lab.report.history import RunHistory
 from hybridsync.lab.report.model import differing
-from hybridsync.lab.report.scales import number
+from hybridsync.lab.report.scales import Point, natural, number
 
 Axis = Literal["secs", "units", "examples"]
 OVER: Mapping[Axis, Over] = {"secs": "time", "units": "units", "examples": "examples"}
@@ -42,12 +42,6 @@ class Group:
         """
         return tuple(run for run in self.runs if run.exit in ENDS) or self.runs
 
-    @property
-    def label(self) -> str:
-        """Return the group's name in a legend, with how many runs its line is of."""
-        some = f"{len(self.averaged)} of " if len(self.averaged) < len(self.runs) else ""
-        return f"{', '.join(map(str, self.values))} ({some}{counted(len(self.runs), 'run')})"
-
 
 @dataclass(frozen=True)
 class Groups:
@@ -55,7 +49,7 @@ class Groups:
 
     Args:
         by: keys of the configuration that the runs are grouped by.
-        groups: the groups, in the order of their first runs.
+        groups: the groups, in natural order of their values, each with its runs in that of their names.
         at: value of `figure` that is to be reached; None for none.
         figure: figure of the evaluations that `at` and `svg` are about.
     """
@@ -105,21 +99,34 @@ class Groups:
         found = {key for group in self.groups for key in differing([run.config for run in group.runs])}
         return sorted(found - {"seed", *self.by})
 
+    @property
+    def alike(self) -> int:
+        """Return the number of runs that each group's line is of; 0 where groups differ in it, or not all count."""
+        numbers = {number for group in self.groups for number in (len(group.runs), len(group.averaged))}
+        return min(numbers) if len(numbers) == 1 else 0
+
+    @property
+    def labels(self) -> list[str]:
+        """Return each group's name in a legend: the values that differ, and of how many runs it is, if that does."""
+        differ = [len(set(values)) > 1 for values in zip(*(group.values for group in self.groups), strict=True)]
+        names = []
+        for group in self.groups:
+            values = [str(value) for value, told in zip(group.values, differ, strict=True) if told or not any(differ)]
+            some = f"{len(group.averaged)} of " if len(group.averaged) < len(group.runs) else ""
+            names.append(", ".join(values) + ("" if self.alike else f" ({some}{counted(len(group.runs), 'run')})"))
+        return names
+
     def chart(self, x: Axis = "secs") -> Chart:
         """Return what `svg` draws."""
         if x not in OVER:
             raise ConfigError(f"x must be one of {', '.join(get_args(Axis))}, got {x!r}; correct it")
-        lines, name = [], self.figure
-        for at, group in enumerate(self.groups):
-            curves = (
-                [(each[x], each[name]) for each in run.evaluations if is_figure(each.get(name)) and each[x] is not None]
-                for run in group.averaged
-            )
-            mean = mean_line(curves)
+        lines = []
+        for at, (group, label) in enumerate(zip(self.groups, self.labels, strict=True)):
+            mean = mean_line(_curve(run, x, self.figure) for run in group.averaged)
             style = STYLES[at // NUM_COLORS % len(STYLES)]
-            lines.append(Line(group.label, at, at % NUM_COLORS, style=style, points=mean.points, edges=mean.edges))
+            lines.append(Line(label, at, at % NUM_COLORS, style=style, points=mean.points, edges=mean.edges))
         falls = self.figure in FALLING
-        title = self.figure.capitalize()
+        title = self.figure.capitalize() + (f", mean of {self.alike} runs" if self.alike > 1 else "")
         return Chart(title, OVER[x], lines, from_zero=False, settled=not falls, may_be_log=falls)
 
     def cells(self) -> list[list[str]]:
@@ -194,13 +201,20 @@ def group_by(
     groups: dict[tuple[Any, ...], list[RunHistory]] = {}
     for run, values in zip(histories, flat, strict=True):
         groups.setdefault(tuple(values.get(key, "-") for key in by), []).append(run)
-    found = tuple(Group(values, tuple(runs)) for values, runs in groups.items())
+    found = tuple(
+        Group(values, tuple(sorted(groups[values], key=lambda run: natural(run.name))))
+        for values in sorted(groups, key=lambda values: [natural(value) for value in values])
+    )
     return Groups(by, found, at, figure)
 
 
 def is_figure(value: Any) -> bool:
     """Return whether a value of an evaluation is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _curve(run: RunHistory, x: str, figure: str) -> list[Point]:
+    return [(each[x], each[figure]) for each in run.evaluations if is_figure(each.get(figure)) and each[x] is not None]
 
 
 def _told(spread: Spread) -> str:

@@ -27,7 +27,7 @@ class RunHistory:
     took), that is `lasted_secs`.
 
     Args:
-        name: folder of the run, as it was given; "" for a run without one.
+        name: folder of the run, as `read_run` was given it, of a `FitResult` its whole path; "" for a run without one.
         config: values of the run's RunConfig, with `optimizer` those of the optimizer that trained.
         summary: content of summary.json; empty until the run has ended.
         metrics: lines of metrics.jsonl.
@@ -78,7 +78,7 @@ class RunHistory:
 
     @property
     def exit(self) -> str:
-        """Return how the run ended: "completed", "preempted", "failed", or "unfinished" while it has not."""
+        """Return how the run ended: "completed", "stopped", "preempted", "failed", or "unfinished" while it has not."""
         return self.summary.get("exit", "unfinished")
 
     @property

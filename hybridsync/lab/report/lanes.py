@@ -48,7 +48,9 @@ def draw_lanes(runs: Sequence[RunModel], colors: Mapping[str, int], *, brief: bo
     else:
         lanes = "".join(_run_lanes(index, run, x, colors, len(runs) > 1) for index, run in enumerate(runs))
     lanes += f'<div class="xs">{tick_labels(x, "left", duration)}</div>'
-    return f'<ul class="legend">{legend}</ul><div class="lanes{" brief" if brief else ""}">{lanes}</div>'
+    longest = max(len(run.name) for run in runs)  # names that end in "..." would be without what they differ in
+    kind = f'lanes brief" style="--name:min(45%,{longest}ch)' if brief else "lanes"
+    return f'<ul class="legend">{legend}</ul><div class="{kind}">{lanes}</div>'
 
 
 def _brief_lane(index: int, run: RunModel, x: Axis, colors: Mapping[str, int]) -> str:

@@ -4,8 +4,9 @@ import base64
 import dataclasses
 import hashlib
 import importlib.resources
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
+from typing import NamedTuple
 
 from hybridsync.lab.report import tables
 from hybridsync.lab.report.charts import NUM_COLORS, draw
@@ -14,10 +15,19 @@ from hybridsync.lab.report.groups import Groups, group_by
 from hybridsync.lab.report.history import history_of
 from hybridsync.lab.report.lanes import draw_busy, draw_lanes, draw_stalls
 from hybridsync.lab.report.model import RunModel, differing, model
+from hybridsync.lab.report.scales import natural, shortened
 from hybridsync.telemetry.run_record import Record
 
-Boxes = Mapping[str, Sequence[int]]
-"""Names of boxes, and the indices of what each shows and hides. A box has the number of its first one."""
+
+class Box(NamedTuple):
+    """A box of the legend: its name, the look of its lines, and the indices of what it shows and hides.
+
+    It has the number of its first one.
+    """
+
+    name: str
+    look: str
+    items: Sequence[int]
 
 
 def page(records: Sequence[Record], left_out: Sequence[str] = (), by: Sequence[str] = ()) -> str:
@@ -32,25 +42,33 @@ def page(records: Sequence[Record], left_out: Sequence[str] = (), by: Sequence[s
     Raises:
         ConfigError: no run's configuration has a key of `by`.
     """
-    runs = [model(record) for record in records]
+    records = sorted(records, key=lambda record: natural(record.name))
     comparison = _grouped(records, tuple(by))
+    if comparison is not None:  # the runs of a group stand together
+        order = [run.name for group in comparison.groups for run in group.runs]
+        records = sorted(records, key=lambda record: order.index(record.name))
+    runs = [model(record) for record in records]
+    common, labels = shortened(comparison.labels if comparison else [run.name for run in runs])
     if comparison is None:
-        series = [Series(run.name if len(runs) > 1 else "", at, at, (run,)) for at, run in enumerate(runs)]
+        each = enumerate(zip(labels, runs, strict=True))
+        series = [Series(label if len(runs) > 1 else "", at, at, (run,)) for at, (label, run) in each]
     else:
-        series = _series(comparison, runs)
+        series = _series(comparison, labels, runs)
     places = {run.name: each.color for each in series for run in each.runs}
     runs = [dataclasses.replace(run, color=places[run.name]) for run in runs]
     protocols = dict.fromkeys(bar.protocol for run in runs for bar in run.phases)
     colors = {protocol: at % NUM_COLORS for at, protocol in enumerate(protocols)}
     title = f"{len(runs)} runs by {', '.join(comparison.by)}" if comparison else ", ".join(run.name for run in runs)
     many = comparison is not None
+    crowded = many and len(series) > NUM_COLORS
     told = tables.incidents(runs)
     sections = [
         section("Phases and incidents", draw_lanes(runs, colors, brief=many) + _folded(told, "every incident", many)),
         section(
             "Speed and learning",
-            f'{AXES}<div class="charts">{"".join(map(draw, figures(series, colors)))}</div>',
-            "Drag a frame in a chart to enlarge it; a double click shows the whole again.",
+            f'{AXES}<div class="charts{" crowded" * crowded}">{"".join(map(draw, figures(series, colors)))}</div>',
+            "Drag a frame in a chart to enlarge it; a double click shows the whole again."
+            + " A group's band of one deviation shows while you point at its name, or have tapped it." * crowded,
         ),
         section(
             "What switching cost",
@@ -81,10 +99,13 @@ def page(records: Sequence[Record], left_out: Sequence[str] = (), by: Sequence[s
         ),
     ]
     index = {run.name: at for at, run in enumerate(runs)}
-    boxes = {each.label: tuple(index[run.name] for run in each.runs) for each in series} if len(runs) > 1 else {}
+    boxes = [Box(each.label, f"{each.style} k{each.color}", [index[run.name] for run in each.runs]) for each in series]
     groups = tables.groups(comparison.cells(), [each.run for each in series]) if comparison else ""
     not_shown = "".join(f'<p class="error">{escape(f"left out: {reason}")}</p>' for reason in left_out)
-    return document(title, _header(runs, title, boxes, groups), not_shown + "".join(sections), boxes)
+    if common and comparison:
+        common = f"{', '.join(comparison.by)} {common}"
+    content = not_shown + "".join(sections)
+    return document(title, _header(runs, title, groups), content, boxes if len(boxes) > 1 else (), common)
 
 
 MOST_KEYS = 3
@@ -109,12 +130,12 @@ def _grouped(records: Sequence[Record], by: tuple[str, ...]) -> Groups | None:
     return group_by(histories, by) if by else None
 
 
-def _series(comparison: Groups, runs: Sequence[RunModel]) -> list[Series]:
+def _series(comparison: Groups, labels: Sequence[str], runs: Sequence[RunModel]) -> list[Series]:
     """Return the groups as series of the charts, of those runs that a mean is of."""
     index = {run.name: at for at, run in enumerate(runs)}
     return [
-        Series(group.label, index[group.runs[0].name], place, tuple(runs[index[run.name]] for run in group.runs))
-        for place, group in enumerate(comparison.groups)
+        Series(label, index[group.runs[0].name], place, tuple(runs[index[run.name]] for run in group.runs))
+        for place, (group, label) in enumerate(zip(comparison.groups, labels, strict=True))
     ]
 
 
@@ -122,22 +143,24 @@ def _folded(content: str, summary: str, folded: bool) -> str:
     return f"<details><summary>{summary}</summary>{content}</details>" if folded and content else content
 
 
-def document(title: str, header: str, content: str, boxes: Boxes) -> str:
+def document(title: str, header: str, content: str, boxes: Sequence[Box] = (), common: str = "") -> str:
     """Return a page that needs nothing else as HTML text.
 
     Args:
         title: title of the window.
         header: ready HTML (see `heading`).
         content: ready HTML.
-        boxes: names of the boxes in the header, and the indices of what each shows and hides.
+        boxes: boxes of the legend, which stays in sight.
+        common: what the names of all boxes have in common, and leave out.
     """
+    script = _asset("values.js") + _asset("page.js")
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)} - HybridSync</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(_asset("page.js"))}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">'
         f"<style>{_asset('page.css')}{_hiding(boxes)}</style></head><body>"
-        f'{header}<main>{content}</main><div id="tip" role="status"></div>'
-        f"<script>{_asset('page.js')}</script></body></html>\n"
+        f'{header}{_legend(boxes, common)}<main>{content}</main><div id="tip" role="status"></div>'
+        f"<script>{script}</script></body></html>\n"
     )
 
 
@@ -148,7 +171,7 @@ def _policy(script: str) -> str:
     return f"{sources}; base-uri 'none'; form-action 'none'"
 
 
-def _header(runs: Sequence[RunModel], title: str, boxes: Boxes, groups: str) -> str:
+def _header(runs: Sequence[RunModel], title: str, groups: str) -> str:
     ended = tables.exit_badge(runs[0]) if len(runs) == 1 else ""
     errors = "".join(
         f'<p class="error" data-run="{at}">{escape(f"{run.name}: " if len(runs) > 1 else "")}{escape(run.error)}</p>'
@@ -156,34 +179,33 @@ def _header(runs: Sequence[RunModel], title: str, boxes: Boxes, groups: str) -> 
         if run.error
     )
     facts = _folded(tables.facts(runs), "every run", bool(groups))
-    return heading(title, ended, f"{errors}{groups}{facts}", boxes, "groups" if groups else "runs")
+    return heading(title, ended, f"{errors}{groups}{facts}")
 
 
-def heading(title: str, badge: str, content: str, boxes: Boxes, what: str = "runs") -> str:
-    """Return a page's header: its title, the choice of colours, and the boxes.
-
-    Args:
-        title: title of the page.
-        badge: ready HTML next to the title.
-        content: ready HTML below.
-        boxes: boxes as in `document`.
-        what: what the boxes stand for, as their label.
-    """
+def heading(title: str, badge: str, content: str) -> str:
+    """Return a page's header: its title, the choice of colours, and ready HTML next to the title and below."""
     themes = "".join(
         f'<label><input type="radio" name="theme" id="theme-{name}"{checked}>{name}</label>'
         for name, checked in (("auto", " checked"), ("light", ""), ("dark", ""))
     )
-    shown = "".join(
-        f'<label><input type="checkbox" id="show{items[0]}" checked><i class="swatch k{at % NUM_COLORS}"></i>'
-        f"{escape(name)}</label>"
-        for at, (name, items) in enumerate(boxes.items())
-    )
-    choice = f'<fieldset class="runs"><legend>{escape(what)}</legend>{shown}</fieldset>' if boxes else ""
     return (
         f'<header><div class="top"><h1>{escape(title)} {badge}</h1>'
         f'<fieldset class="theme"><legend>colours</legend>{themes}</fieldset></div>'
-        f"{choice}{content}</header>"
+        f"{content}</header>"
     )
+
+
+def _legend(boxes: Sequence[Box], common: str) -> str:
+    """Return the legend of all charts: a box hides, and the name next to it brings out while it is pointed at."""
+    if not boxes:
+        return ""
+    shown = "".join(
+        f'<span><input type="checkbox" id="show{items[0]}" checked aria-label="{escape(name)}">'
+        f'<span id="name{items[0]}" tabindex="0"><i class="key {look}"></i>{escape(name)}</span></span>'
+        for name, look, items in boxes
+    )
+    told = f'<span class="common">{escape(common)}</span>' if common else ""
+    return f'<fieldset class="runs"><legend>shown</legend>{told}{shown}</fieldset>'
 
 
 def section(title: str, content: str, note: str = "", *, folded: bool = False) -> str:
@@ -196,11 +218,15 @@ def section(title: str, content: str, note: str = "", *, folded: bool = False) -
     return f"<section><h2>{escape(title)}</h2>{said}{content}</section>"
 
 
-def _hiding(boxes: Boxes) -> str:
-    """Return the rules by which what belongs to a box that is not ticked disappears, without a script."""
-    return "".join(
-        f"body:has(#show{items[0]}:not(:checked)) main {_any_of(items)}{{display:none}}" for items in boxes.values()
-    )
+def _hiding(boxes: Sequence[Box]) -> str:
+    """Return the rules, without a script, by which a box that is not ticked hides, and its name brings out."""
+    rules = ""
+    for _, _, items in boxes:
+        pointed, own = f"body:has(#name{items[0]}:is(:hover,:focus)) main", _any_of(items)
+        rules += f"body:has(#show{items[0]}:not(:checked)) main {own}{{display:none}}"
+        rules += f"{pointed} [data-run]:not({own}){{opacity:.1}}{pointed} .spread[data-run]:not({own}){{opacity:0}}"
+        rules += f"{pointed} .spread{own}{{opacity:.2}}"
+    return rules
 
 
 def _any_of(items: Sequence[int]) -> str:

@@ -15,6 +15,7 @@ from hybridsync.lab.report.charts import draw_svg
 from hybridsync.lab.report.groups import Axis, Groups, group_by
 from hybridsync.lab.report.history import RunHistory, history_of
 from hybridsync.lab.report.reading import read_record, refusing
+from hybridsync.lab.report.scales import natural
 from hybridsync.telemetry.events import EVENTS_FILE
 from hybridsync.telemetry.summary import CONFIG_FILE
 
@@ -143,7 +144,7 @@ def _read(sources: Sequence[Source]) -> tuple[list[RunHistory], list[str]]:
 
 def _matches(pattern: str | os.PathLike[str]) -> list[str]:
     """Return the folders of runs that match a pattern, in order; other folders and files are passed over."""
-    paths = sorted(glob.glob(os.path.expanduser(pattern)))
+    paths = sorted(glob.glob(os.path.expanduser(pattern)), key=natural)
     return [path for path in paths if any((Path(path) / file).exists() for file in (CONFIG_FILE, EVENTS_FILE))]
 
 

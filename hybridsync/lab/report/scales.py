@@ -1,4 +1,4 @@
-"""Axes: where ticks stand, how figures are written, which points of a long line are drawn.
+"""Axes: where ticks stand, how figures and names are written, which points of a long line are drawn.
 
 >>> linear(0.0, 9.3).ticks
 (0.0, 2.0, 4.0, 6.0, 8.0)
@@ -8,9 +8,12 @@
 ('20,062', '0.03819', '0-2, 5')
 """
 
+import itertools
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 Point = tuple[float, float]
 
@@ -113,6 +116,38 @@ def millis(secs: float | None) -> str:
     if secs is None:
         return "-"
     return f"{secs * 1e3:,.0f} ms" if secs >= 0.01 else f"{secs * 1e3:.2g} ms"
+
+
+def natural(value: Any) -> list[str | float]:
+    """Return the key by which names are put in order: numbers within them by their size.
+
+    >>> sorted(["ssp(staleness=10)", "bsp:25%,asp", "ssp(staleness=2)", "bsp:5%,asp"], key=natural)
+    ['bsp:5%,asp', 'bsp:25%,asp', 'ssp(staleness=2)', 'ssp(staleness=10)']
+    >>> sorted([0.1, 1e-05, 0.05, 4], key=natural)
+    [1e-05, 0.05, 0.1, 4]
+    """
+    parts = re.split(r"([0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?)", str(value))
+    return [float(part) if at % 2 else part for at, part in enumerate(parts)]
+
+
+def shortened(names: Sequence[str]) -> tuple[str, list[str]]:
+    """Return what names have in common at their ends, by whole words, and the part in which they differ.
+
+    >>> shortened(["ssp(staleness=1)", "ssp(staleness=10)"]), shortened(["asp", "bsp"])
+    (('ssp(staleness=…)', ['1', '10']), ('', ['asp', 'bsp']))
+    """
+    words = [re.findall(r"[\w.%]+|[^\w.%]", name) for name in names]
+    first = _num_alike(words)
+    last = _num_alike([each[first:][::-1] for each in words])
+    parts = ["".join(each[first : len(each) - last]) for each in words]
+    if len(names) < 2 or not first + last or not all(parts):
+        return "", [*names]
+    return f"{''.join(words[0][:first])}…{''.join(words[0][len(words[0]) - last :])}", parts
+
+
+def _num_alike(rows: Sequence[Sequence[str]]) -> int:
+    """Return at how many places from their begin on all rows say the same."""
+    return len([*itertools.takewhile(lambda column: len({*column}) == 1, zip(*rows, strict=False))])
 
 
 def ids(numbers: Iterable[int]) -> str:

@@ -40,7 +40,7 @@ def search_page(name: str, search: Mapping[str, Any]) -> str:
     )
     verdict = "".join(f"<p>{escape(line)}</p>" for line in search["lines"])
     content = section("The search's path", _draw(search) + _rows(search), note) + section("What it comes to", verdict)
-    return document(name, heading(name, shown, f'<dl class="facts">{told}</dl>', {}), content, {})
+    return document(name, heading(name, shown, f'<dl class="facts">{told}</dl>'), content)
 
 
 def _rows(search: Mapping[str, Any]) -> str:

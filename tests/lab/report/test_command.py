@@ -26,7 +26,7 @@ def test_the_page_lands_beside_the_run_or_where_it_is_asked_for(tmp_path: Path) 
     assert "worker 1 lost" in (run / "report.html").read_text()
     done = _report(run, other, f"--out={tmp_path / 'both.html'}")
     assert done.returncode == 0, done.stderr
-    assert "run, other" in (tmp_path / "both.html").read_text()
+    assert "other, run" in (tmp_path / "both.html").read_text()
 
 
 def test_runs_are_compared_into_files_and_the_page_is_written_where_it_is_named(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def _page(*workdirs: Path) -> str:
     return page(shown_records(workdirs))
 
 
-def _charts(text: str) -> list[dict]:
+def charts(text: str) -> list[dict]:
     return [json.loads(data) for data in re.findall(r'<script type="application/json">(.*?)</script>', text)]
 
 
@@ -103,8 +103,8 @@ def test_several_runs_share_every_chart_and_each_can_be_hidden(tmp_path: Path) -
     text = _page(*runs)
     outline = Outline(text)
     assert len(outline.captions) == 10
-    assert {run for chart in _charts(text) for _, run, _, _ in chart["lines"]} == {0, 1}
-    assert all({run for _, run, _, _ in chart["lines"]} == {0, 1} for chart in _charts(text))
+    assert {run for chart in charts(text) for _, run, _, _ in chart["lines"]} == {0, 1}
+    assert all({run for _, run, _, _ in chart["lines"]} == {0, 1} for chart in charts(text))
     for at in range(2):
         assert ("id", f"show{at}") in outline.attributes
         assert f'body:has(#show{at}:not(:checked)) main [data-run="{at}"]' in text
@@ -112,10 +112,10 @@ def test_several_runs_share_every_chart_and_each_can_be_hidden(tmp_path: Path) -
 
 
 def test_charts_carry_the_figures_that_the_pointer_shows(tmp_path: Path) -> None:
-    loss = _charts(_page(completed(tmp_path / "run")))[-2]
+    loss = charts(_page(completed(tmp_path / "run")))[-2]
     assert loss["lines"] == [
-        ["training", 0, 0, [[800, 2.0], [1600, 0.1], [3200, 0.05]]],
-        ["evaluated", 0, 0, [[1600, 0.3]]],
+        ["training", 0, "solid k0", [[800, 2.0], [1600, 0.1], [3200, 0.05]]],
+        ["evaluated", 0, "dots k0", [[1600, 0.3]]],
     ]
 
 
@@ -236,13 +236,13 @@ def test_more_runs_than_colours_are_drawn_as_groups_with_mean_and_band(tmp_path:
     text = _page(*runs)
     outline = Outline(text)
     assert "<h1>9 runs by plan" in text
-    for chart in _charts(text):
+    for chart in charts(text):
         assert [(label, run) for label, run, _, _ in chart["lines"]] == [
-            ("asp (3 runs)", 0),
-            ("bsp (3 runs)", 3),
-            ("preduce (3 runs)", 6),
+            ("asp", 0),
+            ("bsp", 3),
+            ("preduce", 6),
         ]
-    lines = [points for chart in _charts(text) for _, _, _, points in chart["lines"]]
+    lines = [points for chart in charts(text) for _, _, _, points in chart["lines"]]
     assert text.count('class="spread') == sum(len(points) > 1 for points in lines) > 0
     assert [value for name, value in outline.attributes if name == "id" and value.startswith("show")] == [
         "show0",
@@ -265,11 +265,23 @@ def test_the_runs_table_has_what_differs_and_says_the_rest_once(tmp_path: Path) 
 
 def test_runs_are_grouped_by_what_is_asked_for(tmp_path: Path) -> None:
     runs = seeds(tmp_path, ["asp", "bsp"], 2)
-    assert "asp (2 runs)" not in _page(*runs)
+    assert 'id="name1"' in _page(*runs)
     text = page(shown_records(runs), by=("plan",))
-    assert "4 runs by plan" in text and "asp (2 runs)" in text
+    assert "4 runs by plan" in text and 'id="name2"' in text and 'id="name1"' not in text
     with pytest.raises(ConfigError, match="did you mean 'plan'"):
         page(shown_records(runs), by=("plam",))
+
+
+def test_groups_stand_in_the_order_of_their_numbers_under_the_part_in_which_they_differ(tmp_path: Path) -> None:
+    names = {str(lead): 2 * at for at, lead in enumerate((1, 2, 3, 10, 20, *range(30, 39)))}
+    text = _page(*reversed(seeds(tmp_path, [f"ssp(staleness={lead})" for lead in sorted(names)], 2)))
+    assert all([(label, run) for label, run, _, _ in chart["lines"]] == [*names.items()] for chart in charts(text))
+    looks = {look for _, _, look, _ in charts(text)[0]["lines"]}
+    assert len(looks) == len(names), "each has a colour or dashes of its own"
+    legend = re.search(r'<fieldset class="runs">.*?</fieldset>', text)
+    assert legend and "plan ssp(staleness=…)" in legend[0] and len(re.findall("<input", legend[0])) == len(names)
+    assert 'class="legend"' not in text[text.index("Speed and learning") : text.index("What switching cost")]
+    assert 'class="charts crowded"' in text and 'class="charts crowded"' not in _page(completed(tmp_path / "run"))
 
 
 def test_loss_and_accuracy_are_there_over_time_units_and_examples(tmp_path: Path) -> None:
@@ -287,7 +299,7 @@ def test_an_older_run_that_was_given_its_optimizer_shows_none_of_the_configurati
 
 
 def test_a_chart_carries_what_an_enlarged_part_is_labelled_by(tmp_path: Path) -> None:
-    loss, accuracy = _charts(_page(completed(tmp_path / "run")))[-2:]
+    loss, accuracy = charts(_page(completed(tmp_path / "run")))[-2:]
     assert (loss["over"], loss["log"], accuracy["log"]) == ("examples", True, False)
     assert loss["y"][0] < 0.05 < 2.0 < loss["y"][1] and accuracy["y"][0] < 0.8 < accuracy["y"][1]
 

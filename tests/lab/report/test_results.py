@@ -120,8 +120,18 @@ def test_runs_are_grouped_by_any_value_of_the_configuration(tmp_path: Path) -> N
     table = compare(tmp_path / "*", by=("plan", "workers"))
     assert [(row["plan"], row["workers"], row["runs"]) for row in table.rows] == [("asp", 2, 2), ("asp", 4, 2)]
     assert table.mixed == [] and "differ in" not in repr(table)
+    assert table.labels == ["2", "4"] and table.chart().title == "Accuracy, mean of 2 runs"
     hidden = compare(tmp_path / "*")
     assert hidden.mixed == ["workers"] and "runs of one group differ in workers" in repr(hidden)
+
+
+def test_groups_and_their_runs_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for lead in (10, 2):
+        for seed in (11, 9):
+            made(tmp_path / f"{lead}-{seed}", f"ssp(staleness={lead})", seed, [(400, 0.9)])
+    table = compare(tmp_path / "*")
+    assert [run["run"].rpartition("/")[2] for run in table.runs] == ["2-9", "2-11", "10-9", "10-11"]
+    assert [row[0] for row in table.cells()[1:]] == table.labels == ["ssp(staleness=2)", "ssp(staleness=10)"]
 
 
 def test_histories_are_compared_as_folders_are(runs: Path) -> None:
