@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hybridsync.chief.run_control import RunControl
-from hybridsync.chief.run_state import RunState
+from hybridsync.chief.run_state import RunControl, RunState
 from hybridsync.chief.service import ChiefService
 from hybridsync.core.errors import HybridSyncError
 from hybridsync.interfaces.reports import Report

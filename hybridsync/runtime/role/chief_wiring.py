@@ -10,8 +10,7 @@ from functools import partial
 import numpy as np
 
 from hybridsync.chief.bad_units import Unfit
-from hybridsync.chief.run_control import RunControl
-from hybridsync.chief.run_state import RunState, RunStateSpec
+from hybridsync.chief.run_state import RunControl, RunState, RunStateSpec
 from hybridsync.chief.service import ChiefService
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import Clock
@@ -21,9 +20,8 @@ from hybridsync.devices.placement import Placement
 from hybridsync.interfaces.commands import Evaluation
 from hybridsync.interfaces.messages import EvaluationRequest, RoleEvent
 from hybridsync.interfaces.ports import EvaluatorPort, ServerPort, SnapshotSource
-from hybridsync.phases.assembly import ControllerSpec, assemble
 from hybridsync.phases.checkpointing import Committer
-from hybridsync.phases.controller import Controller
+from hybridsync.phases.controller import Controller, ControllerSpec, assemble
 from hybridsync.phases.reporter import Hook, Reporter
 from hybridsync.phases.run_context import Start
 from hybridsync.policies.straggler_detector import detector_of

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from hybridsync import __version__
-from hybridsync.chief.package_versions import check_version
+from hybridsync.chief.message_checks import check_version
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock, Waits
 from hybridsync.core.errors import AgentReplaced, ConfigError, InvalidMessage, StaleAgent, UnknownRole, WaitTimeout
 from hybridsync.core.plan import MOST_ENTRIES
