@@ -141,8 +141,12 @@ class GroupEngine:
     def _request(self, number: int, *, serves: int = 0, last: bool = False) -> GroupRequest:
         member = self._member
         return GroupRequest(
-            *(member.worker, member.incarnation, member.phase.id, number),
-            *(tuple(self._applied), tuple(self._dropped)),
+            member.worker,
+            member.incarnation,
+            member.phase.id,
+            number,
+            applied=tuple(self._applied),
+            dropped=tuple(self._dropped),
             last=last,
             logs=self._logs,
             average_secs=self._average_secs,

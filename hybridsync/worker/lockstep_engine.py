@@ -119,7 +119,7 @@ class LockstepEngine:
         units, slots, dropped = outcome_of(self._units, self._reasons)
         factor = member.protocol.lr_factor(len(units), len(member.phase.members))
         gone = tuple(unit for unit, _ in dropped)
-        yield UpdateReplica(self._step, units, effect.mean, factor, slots, gone)
+        yield UpdateReplica(self._step, units, effect.mean, factor, slots=slots, dropped=gone)
         self._step += 1
         if self._index == 0:  # one member reports for the mesh, so that its reports keep the order of the steps
             recorder.record_outcome(units, dropped)
