@@ -14,6 +14,7 @@ from typing import TextIO
 
 from absl import logging
 
+from hybridsync.chief.run_state import RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, AddressError
 from hybridsync.core.work_deadlines import LOOP_SECS, Watching
@@ -150,10 +151,13 @@ def _manage(
         opening,
         layout,
         SYSTEM_CLOCK,
-        restarted=spec.is_restarted,
-        evict=evict,
-        ask_stop=lambda: report({"stop": True}),
-        leave=lambda: report({"over": True}),
+        spec=RunStateSpec(
+            restarted=spec.is_restarted,
+            evict=evict,
+            ask_stop=lambda: report({"stop": True}),
+            leave=lambda: report({"over": True}),
+        ),
+        watchdog=watchdog,
         allocate=transport.allocate,
     )
     committed, control = role.committed, role.control
@@ -204,7 +208,6 @@ def _manage(
             holder_at=holder_at,
             renew=lambda: report({"renew": True}),
             num_devices=spec.role.num_devices,
-            watchdog=watchdog,
             evaluator_at=partial(transport.evaluator, state_bytes=layout.nbytes) if by_workers else None,
         )
         stop_metrics = _serve_metrics(spec.metrics, role, spec.is_restarted)
