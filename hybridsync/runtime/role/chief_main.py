@@ -24,7 +24,7 @@ from hybridsync.policies.plan_checks import checked_order
 from hybridsync.runtime.control_file import remove_control, write_control
 from hybridsync.runtime.role.chief_wiring import ChiefRole
 from hybridsync.runtime.role.role_pipe import RoleSpec
-from hybridsync.runtime.wiring.transport import transport_of
+from hybridsync.runtime.wiring import transport_of
 from hybridsync.security.keyring import Keyring
 from hybridsync.storage.durable import Fence, HeldLock
 from hybridsync.telemetry.progress import open_progress
