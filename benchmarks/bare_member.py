@@ -22,7 +22,7 @@ from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.config import load_config
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.plan import NO_PHASE, PhaseId
-from hybridsync.runtime.wiring.collectives import HOST, collectives_of
+from hybridsync.runtime.wiring import HOST, collectives_of
 from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.run import Run
 

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.jobs import JOB_SECS, ROOT, Row, load, phase_rates, report, train
-from hybridsync.runtime.wiring.collectives import HOST, SHARED_MEMORY, collectives_of
+from hybridsync.runtime.wiring import HOST, SHARED_MEMORY, collectives_of
 
 UNIT_SIZE = 32
 

@@ -26,7 +26,7 @@ from hybridsync.collectives.backend import Place
 from hybridsync.core.addresses import at_socket
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.plan import PhaseId
-from hybridsync.runtime.wiring.collectives import HOST, SHARED_MEMORY, collectives_of
+from hybridsync.runtime.wiring import HOST, SHARED_MEMORY, collectives_of
 
 
 class Phase(NamedTuple):

@@ -22,7 +22,7 @@ from benchmarks.peers.our_transfer import programs_of
 from benchmarks.transfer import seconds
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Push
-from hybridsync.runtime.wiring.transport import TCP
+from hybridsync.runtime.wiring import TCP
 from hybridsync.transport.tcp import lanes
 
 WITH, WITHOUT = "with digests", "without"

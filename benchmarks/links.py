@@ -36,7 +36,7 @@ from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.phase import Phase
-from hybridsync.runtime.wiring.transport import GRPC, SHARED_MEMORY, TCP, transport_of
+from hybridsync.runtime.wiring import GRPC, SHARED_MEMORY, TCP, transport_of
 from hybridsync.security.keyring import Keyring
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.partition import Cut, partition

@@ -12,7 +12,7 @@ from benchmarks.grid.table import HEAD, NOTE, cells, titled
 from benchmarks.jobs import Row
 from benchmarks.protocol_cells import CLAIMS, CellResult
 from hybridsync.lab.report.charts import NUM_COLORS, STYLES, Chart, Line, draw
-from hybridsync.lab.report.page import document, heading, section
+from hybridsync.lab.report.page import Box, document, heading, section
 from hybridsync.lab.report.scales import number
 from hybridsync.lab.report.tables import table
 
@@ -32,9 +32,8 @@ def page(outcomes: Sequence[Outcome], loss: float = LOSS, real: Mapping[str, Cel
         sections.append(section(titled(block), _speeds(rows) + charts + _table(rows)))
     content = f'<p class="note">{escape(f"{NOTE} Time to the loss: to {loss:g}.")}</p>'
     faults = "".join(f'<p class="error">{escape(f"{run.cell}: {run.fault}")}</p>' for run in outcomes if run.fault)
-    boxes = {name: (at,) for at, name in enumerate(PROTOCOLS)}
-    header = heading(TITLE, "", content + faults, boxes, "protocols")
-    return document(TITLE, header, "".join(sections), boxes)
+    boxes = [Box(name, f"{STYLES[at // NUM_COLORS]} k{at % NUM_COLORS}", (at,)) for at, name in enumerate(PROTOCOLS)]
+    return document(TITLE, heading(TITLE, "", content + faults), "".join(sections), boxes)
 
 
 def _claims(rows: Iterable[Row]) -> str:

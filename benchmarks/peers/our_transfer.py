@@ -1,7 +1,7 @@
 """Push and pull between one of our workers and one of our servers, as the peers' scripts measure theirs.
 
 `python -m benchmarks.peers.our_transfer --megabytes=100 --calls=20` starts the server's process, and is the worker.
-Both have the transport of jobs (`runtime/wiring/transport.py`). The worker hands trees to its link and gets trees, and
+Both have the transport of jobs (`runtime/wiring.py`). The worker hands trees to its link and gets trees, and
 copies these into arrays of its own, as the peers have them after a call; a job's worker reads them where they lie. One
 port of the server is a primary under `asp`, which updates with SGD and momentum; the other keeps what it is sent.
 """
@@ -34,7 +34,7 @@ from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import Answer
 from hybridsync.runtime.role.server_main import warm_up
-from hybridsync.runtime.wiring.transport import SHARED_MEMORY, transport_of
+from hybridsync.runtime.wiring import SHARED_MEMORY, transport_of
 from hybridsync.security.keyring import Keyring
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.partition import partition

@@ -10,10 +10,11 @@ one of these numbers
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
-from hybridsync.chief.package_versions import check_version
-from hybridsync.core.errors import InvalidMessage, SchemaMismatch, UnknownRole
+from hybridsync import __version__
+from hybridsync.core.errors import InvalidMessage, SchemaMismatch, UnknownRole, VersionMismatch
 from hybridsync.core.plan import MOST_UPDATES, most_issued
 from hybridsync.interfaces.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, RoleEvent, RoleState
 from hybridsync.interfaces.phase import Phase
@@ -253,3 +254,38 @@ def check_report(report: Report, limit: int) -> None:
                 f"{who} says that unit {unit} was {end}, but this run's units are below {limit}; it serves another "
                 "run: stop it"
             )
+
+
+# Package versions. Within a minor series the messages, the layouts and the mathematics of a step stay as they are;
+# between two, one of them may have changed without either role noticing.
+
+_SERIES = re.compile(r"(\d{1,9}\.\d{1,9})(?![0-9])")
+
+
+def series(version: str) -> str:
+    """Return the minor series of a version, empty where it is none.
+
+    >>> series("0.3.1.dev0"), series("0.3"), series("garbage")
+    ('0.3', '0.3', '')
+    """
+    match = _SERIES.match(version)
+    return match.group(1) if match else ""
+
+
+def check_version(who: str, theirs: str, ours: str = __version__, whose: str = "the chief") -> None:
+    """Refuse a role of another minor series.
+
+    Args:
+      who: name of the role, for the message.
+      theirs: version of its package.
+      ours: version of this package.
+      whose: name of the version's owner, for the message.
+
+    Raises:
+      VersionMismatch: the two are not of one series.
+    """
+    if series(theirs) != series(ours):
+        raise VersionMismatch(
+            f"{who} runs hybridsync {theirs or '(none named)'}, {whose} {ours}; install one version for every role "
+            f"of a run, {series(ours)}.*"
+        )

@@ -1,11 +1,12 @@
 """The state of a run at its chief, behind one lock, and the changes that a call or the controller may cause.
 
-Roles reach it through `service.ChiefService`, the controller in turns (`run_control.RunControl`).
+Roles reach it through `service.ChiefService`, the controller in turns (`RunControl`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hybridsync.chief.bad_units import Divergence, PoisonUnits, Unfit
@@ -14,8 +15,8 @@ from hybridsync.chief.group_rounds import GroupRounds
 from hybridsync.chief.leases import Leases
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.membership import LEASE_SECS, Doing, Member, PhaseMembership, RunMembership
-from hybridsync.chief.orders import Orders
 from hybridsync.chief.report_buffer import ReportBuffer
+from hybridsync.chief.user_commands import Orders
 from hybridsync.core.clock import Clock, Waits
 from hybridsync.core.errors import HybridSyncError, PhaseBroken
 from hybridsync.core.plan import NO_PHASE, PhaseId
@@ -41,6 +42,8 @@ class RunStateSpec:
     """A process without a sign of life for so long is lost; infinite for threads, which cannot die unnoticed."""
     restarted: bool = False
     """Roles may be in the middle of a phase; until it is adopted, or known that there is none, they wait."""
+    restarts: bool = False
+    """The run is saved and ends at each planned switch."""
     known: int = 0
     """Number of units that an earlier chief knew to be applied, of which the ledger may not have heard."""
     detector: Detector | None = None
@@ -487,3 +490,76 @@ class RunState:
         self.fenced.append((worker, member.incarnation))
         if in_phase and self.leases.mode.breaks_at_loss_of("worker"):
             self.break_phase(f"worker {worker} was lost ({reason})")
+
+
+class RunControl:
+    """Gives the controller the run's state in turns, and has it wait for changes of that state between them.
+
+    Args:
+      state: the run's state.
+
+    Attributes:
+      orders: the orders of the run's user, behind a lock of their own.
+    """
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self.orders: Orders = state.orders
+
+    @contextmanager
+    def turn(self) -> Iterator[RunState]:
+        """Hold the run's lock for a turn, and give its state: what is read or changed in one turn belongs together.
+
+        Nothing may wait in a turn, and nothing that changes may be kept beyond it: it is copied.
+        """
+        with self._state.condition:
+            yield self._state
+
+    def wait_until(self, ready: Callable[[RunState], bool], secs: float) -> bool:
+        """Wait up to `secs` for `ready`, whatever else happens; returns whether it is.
+
+        Raises:
+          HybridSyncError: the run cannot go on.
+        """
+        with self.turn() as chief:
+            return chief.waits.wait_until(lambda: ready(chief), secs)
+
+    def watch(self, ready: Callable[[RunState], bool], secs: float) -> bool:
+        """Wait up to `secs` for `ready` or a preemption; returns whether `ready`.
+
+        Raises:
+          PhaseBroken: the phase cannot go on.
+          HybridSyncError: the run cannot go on.
+        """
+        with self.turn() as chief:
+            deadline = chief.clock.monotonic() + secs
+            while not ready(chief) and not chief.preempted:
+                chief.raise_broken()
+                if not chief.waits.wait(deadline):
+                    break
+            chief.raise_broken()  # also where `ready` holds: units of a broken phase may be rolled back
+            return ready(chief)
+
+    def await_all_informed(self, secs: float) -> bool:
+        """Wait until every live role has heard that the run is over; returns whether all have."""
+        with self.turn() as chief:
+            deadline = chief.clock.monotonic() + secs
+            while not chief.informed.issuperset(chief.members.live()):
+                if not chief.waits.wait(deadline):
+                    return False
+            return True
+
+    def wake(self) -> None:
+        """Have everybody who waits look again: something ended that the chief is not told of."""
+        with self.turn() as chief:
+            chief.condition.notify_all()
+
+    def finish(self) -> None:
+        """Tell everybody that the run is over."""
+        with self.turn() as chief:
+            was_over, leave = chief.over, chief.leave
+        if not was_over:  # outside the turn: it may have to wait for who reads
+            leave()  # first: a role that ends before that is known is taken for lost, and replaced
+        with self.turn() as chief:
+            chief.over = True
+            chief.condition.notify_all()

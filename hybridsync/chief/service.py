@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 from hybridsync.chief.bad_units import ended_by_itself
-from hybridsync.chief.command_service import CommandService
 from hybridsync.chief.group_rounds import GroupRounds
 from hybridsync.chief.membership import HEARTBEAT_SECS
 from hybridsync.chief.message_checks import (
@@ -23,6 +22,7 @@ from hybridsync.chief.message_checks import (
     check_role,
 )
 from hybridsync.chief.run_state import RunState
+from hybridsync.chief.user_commands import CommandService
 from hybridsync.core.errors import RoleLost, StalePhase
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.commands import StatusReply, StopReply, StopRequest, SwitchReply, SwitchRequest

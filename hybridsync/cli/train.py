@@ -33,8 +33,7 @@ from hybridsync.runtime.processes import ROLE_MODULES, Launch, play, supervise
 from hybridsync.runtime.role.compilation_cache import OFF, open_cache, use_cache
 from hybridsync.runtime.role.role_pipe import Child
 from hybridsync.runtime.user_output import say
-from hybridsync.runtime.wiring.collectives import AUTO, CHOICES
-from hybridsync.runtime.wiring.transport import CHOICES as LINKS
+from hybridsync.runtime.wiring import AUTO, COLLECTIVES, LINKS
 from hybridsync.workdir.auto_plan import planned
 
 FLAGS = flags.FLAGS
@@ -80,7 +79,10 @@ flags.DEFINE_string(
     "loopback address at whose ports the roles serve; left out, they serve on sockets that no other user can reach",
 )
 flags.DEFINE_enum(
-    "collective", AUTO, CHOICES, "how worker processes sum: host (gloo, TCP), shm (shared memory), or the faster one"
+    "collective",
+    AUTO,
+    COLLECTIVES,
+    "how worker processes sum: host (gloo, TCP), shm (shared memory), or the faster one",
 )
 flags.DEFINE_enum(
     "link",

@@ -18,7 +18,7 @@ from functools import partial
 from inspect import unwrap
 from typing import Any, TypeVar
 
-from hybridsync.chief.run_control import RunControl
+from hybridsync.chief.run_state import RunControl
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import printable
 from hybridsync.core.user_code import ends_forks, explain

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from absl import logging
 
-from hybridsync.chief.run_control import RunControl
+from hybridsync.chief.run_state import RunControl
 from hybridsync.config import to_json
 from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import transfer_secs
@@ -26,9 +26,8 @@ from hybridsync.interfaces.commands import Evaluation
 from hybridsync.interfaces.messages import EvaluationRequest, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.phases import state_machine
-from hybridsync.phases.member_waits import TICK_SECS
 from hybridsync.phases.reporter import Reporter
-from hybridsync.phases.run_context import UNREACHED, Commit, Measured, RunContext
+from hybridsync.phases.run_context import TICK_SECS, UNREACHED, Commit, Measured, RunContext
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.evaluation import Evaluator
 from hybridsync.training.run import Run

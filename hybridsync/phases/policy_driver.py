@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from hybridsync.chief.run_control import RunControl
+from hybridsync.chief.run_state import RunControl
 from hybridsync.core.clock import Clock
 from hybridsync.core.units import Range
 from hybridsync.interfaces.commands import PENDING, Order

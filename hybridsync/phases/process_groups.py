@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from hybridsync.chief.run_control import RunControl
+from hybridsync.chief.run_state import RunControl
 from hybridsync.collectives.backend import NO_GROUP
 from hybridsync.collectives.device_choice import Mesh, Meshes
 from hybridsync.core.errors import HybridSyncError

@@ -13,12 +13,12 @@ from hybridsync.interfaces.messages import Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import SnapshotSource
 from hybridsync.phases import state_machine
+from hybridsync.phases.entry import MemberWaits
 from hybridsync.phases.housekeeping import Housekeeping
 from hybridsync.phases.hung_members import limit_of
-from hybridsync.phases.member_waits import TICK_SECS, MemberWaits
 from hybridsync.phases.policy_driver import PolicyDriver
 from hybridsync.phases.process_groups import ProcessGroups, check_replicas
-from hybridsync.phases.run_context import GONE, UNREACHED, CommittedSource, Reach, RunContext
+from hybridsync.phases.run_context import GONE, TICK_SECS, UNREACHED, CommittedSource, Reach, RunContext
 from hybridsync.phases.state_machine import Command, Step, Switching
 from hybridsync.protocols.modes import SyncMode
 

@@ -15,7 +15,7 @@ import numpy as np
 from absl import logging
 
 from hybridsync.chief.report_buffer import ReportBuffer
-from hybridsync.chief.run_control import RunControl
+from hybridsync.chief.run_state import RunControl
 from hybridsync.core.clock import Clock
 from hybridsync.core.counted import counted
 from hybridsync.interfaces.commands import ENDS, Order

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from hybridsync.chief.run_control import RunControl
+from hybridsync.chief.run_state import RunControl
 from hybridsync.config import RunConfig
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import PhaseBroken, RoleLost, StalePhase, WaitTimeout
@@ -20,8 +20,11 @@ from hybridsync.telemetry.switch_costs import StageTimer
 
 if TYPE_CHECKING:  # they import this module
     from hybridsync.phases.checkpointing import SaveSchedule
-    from hybridsync.phases.progress_watchdog import ProgressWatchdog
+    from hybridsync.phases.housekeeping import ProgressWatchdog
     from hybridsync.phases.reporter import Reporter
+
+TICK_SECS = 0.05
+"""How long the controller waits before it calls its tick again."""
 
 
 @dataclass

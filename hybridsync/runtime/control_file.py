@@ -22,7 +22,7 @@ from hybridsync.core.addresses import socket_path
 from hybridsync.core.errors import NotRunning, RoleLost, WaitTimeout, WorkdirError, WorkdirTaken
 from hybridsync.core.process_start import boot_id, start_of
 from hybridsync.interfaces.ports import CommandPort
-from hybridsync.runtime.wiring.transport import GRPC, transport_of
+from hybridsync.runtime.wiring import GRPC, transport_of
 from hybridsync.security.credentials import Credentials
 from hybridsync.security.keyring import Keyring
 from hybridsync.storage.durable import FILE_MODE, LOCK_FILE, Fence, unfenced

@@ -75,13 +75,13 @@ class InProcess:
         placement: Placement = SHARED_DEVICE,
         compilations: Compilations | None = None,
     ) -> None:
-        self._opening, self._recorder, self._hooks = opening, recorder, hooks
+        self._opening, self._recorder = opening, recorder
         run = opening.run
         self._programs = programs = run.programs(donate_parameters=False, placement=placement)
         # While the workers compile their gradient, which takes longer
         has_update = run.stages[0].change(run.config.workers) == "optimizer"
         self._compiling = programs.compile_update() if has_update else None
-        self.chief = ChiefRole(opening, programs.state_layout, clock, threads=True)
+        self.chief = ChiefRole(opening, programs.state_layout, clock, threads=True, hooks=hooks)
         apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log)
         self._wake = threading.Event()
         self.chief.run_state.on_break = self._wake.set
@@ -123,7 +123,6 @@ class InProcess:
             self._recorder,
             servers=lambda: {PRIMARY: self._transport.server(PRIMARY)},
             holder_at=self._transport.holder,
-            hooks=self._hooks,
             placement=self._programs.placement,
         )
         schema = self._programs.state_layout.schema_hash

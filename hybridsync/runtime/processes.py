@@ -46,9 +46,7 @@ from hybridsync.runtime.role.compilation_cache import open_cache, use_cache
 from hybridsync.runtime.role.role_pipe import Child, RoleKeys, RoleSpec
 from hybridsync.runtime.supervisor.run_keys import HeadFolder, RunKeys
 from hybridsync.runtime.user_output import say
-from hybridsync.runtime.wiring.collectives import AUTO
-from hybridsync.runtime.wiring.transport import GRPC, head_transport, transport_of
-from hybridsync.runtime.wiring.transport import choose as choose_link
+from hybridsync.runtime.wiring import AUTO, GRPC, choose_link, head_transport, transport_of
 from hybridsync.security.credentials import AUTHORITY_FILE, Credentials
 from hybridsync.security.identity import HOST
 from hybridsync.security.key_files import KeyFiles
@@ -283,8 +281,7 @@ def _supervisor(
 ) -> Supervisor:
     """Return the supervisor of a run whose workdir is locked."""
     # Not above: every role imports this file, and no role supervises.
-    from hybridsync.runtime.supervisor.supervisor import Supervisor
-    from hybridsync.runtime.supervisor.supervisor_spec import SupervisorSpec
+    from hybridsync.runtime.supervisor.supervisor import Supervisor, SupervisorSpec
 
     config = launch.config
     spec = SupervisorSpec(

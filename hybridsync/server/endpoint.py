@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.ports import Answer
+from hybridsync.server.partition import Contributions
 from hybridsync.server.primary import Primary
+from hybridsync.server.secondary import Secondary
 from hybridsync.training.buffer_layout import Layout
-
-
-class ReadsContributions(Protocol):
-    """A layout of contributions, or several of them."""
-
-    def unpack(self, buffer: np.ndarray) -> Any: ...
-
-    def is_finite(self, buffer: np.ndarray) -> bool: ...
 
 
 class Endpoint:
@@ -29,7 +23,7 @@ class Endpoint:
       contributions: reads the buffers that workers push; None where they are threads, which push trees.
     """
 
-    def __init__(self, primary: Primary, contributions: ReadsContributions | None) -> None:
+    def __init__(self, primary: Primary, contributions: Contributions | Layout | None) -> None:
         self._primary, self._contributions = primary, contributions
 
     def pull(self, push: Push) -> Answer:
@@ -60,14 +54,6 @@ class Endpoint:
         return offer
 
 
-class OptimizerBackend(Protocol):
-    """A server whose workers make local updates: trees in and out."""
-
-    def download_opt_state(self, push: Push) -> Any: ...
-
-    def upload_opt_state(self, push: Push, opt_state: Any) -> None: ...
-
-
 class OptimizerEndpoint:
     """An `OptimizerPort` over any parameter server.
 
@@ -76,7 +62,7 @@ class OptimizerEndpoint:
       layout: layout of the server's part of the optimizer state.
     """
 
-    def __init__(self, backend: OptimizerBackend, layout: Layout) -> None:
+    def __init__(self, backend: Primary | Secondary, layout: Layout) -> None:
         self._backend, self._layout = backend, layout
 
     def download_opt_state(self, push: Push) -> np.ndarray:

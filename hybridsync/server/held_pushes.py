@@ -112,7 +112,14 @@ class Decided:
         units = tuple(unit for push in pushes for unit in push.units)
         base = min(push.base for push in pushes)
         return cls(
-            pushes, tuple(ticket.contribution for ticket in tickets), units, base, rate, blend, weights, local_updates
+            pushes,
+            tuple(ticket.contribution for ticket in tickets),
+            units,
+            base=base,
+            lr_factor=rate,
+            blend=blend,
+            weights=weights,
+            local_updates=local_updates,
         )
 
     @property

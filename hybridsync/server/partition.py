@@ -286,13 +286,15 @@ def _part(programs: Programs, kept: tuple[int, ...], server: int, wire: str) -> 
         return Part(
             server,
             on_part,
-            Cut.of(programs.state_layout, part),
-            Cut.of(Layout.of(narrowed_contribution(contribution, wire)), narrowed_contribution(offered, wire)),
-            Cut.of(
+            state=Cut.of(programs.state_layout, part),
+            contribution=Cut.of(
+                Layout.of(narrowed_contribution(contribution, wire)), narrowed_contribution(offered, wire)
+            ),
+            parameters=Cut.of(
                 Layout.of(narrowed_parameters(programs.parameters, wire)),
                 narrowed_parameters(on_part.parameters, wire),
             ),
-            Cut.of(programs.opt_state_layout, part.opt_state),
+            opt_state=Cut.of(programs.opt_state_layout, part.opt_state),
         )
     except SchemaMismatch as error:
         raise OptimizerError(f"the optimizer cannot be divided among servers: {error}; use one server") from None

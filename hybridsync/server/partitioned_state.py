@@ -132,7 +132,12 @@ class PartitionedState:
             wanted = tuple(sorted(set().union(*self._unread.values())))
             self._peers.update(Update(sequence, update.pushes, update.lr_factor, wanted, update.weights))
         self._shard.update(
-            update.pushes, update.contributions, update.lr_factor, update.blend, update.weights, self._change
+            update.pushes,
+            update.contributions,
+            rate=update.lr_factor,
+            blend=update.blend,
+            weights=update.weights,
+            change=self._change,
         )
         self.last_applied = self._now()
         self.first_applied = self.first_applied or self.last_applied
@@ -141,10 +146,10 @@ class PartitionedState:
                 self._phase_number,
                 sequence,
                 units,
-                update.base,
-                update.lr_factor,
-                float(len(units)),
-                update.blend,
+                base=update.base,
+                rate=update.lr_factor,
+                weight=float(len(units)),
+                blend=update.blend,
                 parts=update.parts,
                 stepped=tuple([Stepped(*push) for push in update.stepped]) if update.local_updates else (),
             )

@@ -226,11 +226,11 @@ class Primary:
                 applied,
                 dropped,
                 staleness,
-                self._state.take_report(),
-                self._sequencer.sequence,
-                self._state.first_applied,
-                self._state.last_applied,
-                self._entrance.doing,
+                spans=self._state.take_report(),
+                sequence=self._sequencer.sequence,
+                first_applied=self._state.first_applied,
+                last_applied=self._state.last_applied,
+                doing=self._entrance.doing,
             )
 
     @property
@@ -363,7 +363,10 @@ class Primary:
         if missing := sorted(self._sequencer.last_applied.keys() - set(left)):
             logging.warning(
                 "phase %s: worker(s) %s left no optimizer state behind within %g s; the mean is of %s",
-                *(phase.id, ", ".join(map(str, missing)), UPLOAD_SECS, ", ".join(map(str, left)) or "nobody's"),
+                phase.id,
+                ", ".join(map(str, missing)),
+                UPLOAD_SECS,
+                ", ".join(map(str, left)) or "nobody's",
             )
         return left
 

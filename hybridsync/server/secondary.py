@@ -159,7 +159,17 @@ class Secondary:
         """Return and forget what happened since the last call; units are told of by the primary."""
         with self._condition:
             spans, self._spans = tuple(self._spans), []
-            return Progress(self.phase_id, (), (), (), spans, self._sequence, 0.0, 0.0, self._entrance.doing)
+            return Progress(
+                self.phase_id,
+                applied=(),
+                dropped=(),
+                staleness=(),
+                spans=spans,
+                sequence=self._sequence,
+                first_applied=0.0,
+                last_applied=0.0,
+                doing=self._entrance.doing,
+            )
 
     # --- what workers call (ShardBackend) ---
 
@@ -313,12 +323,19 @@ class Secondary:
         num_units = sum(len(push.units) for push in update.pushes)
         contributions = [self._staged[push].contribution for push in update.pushes]
         blend = 1.0  # the model's state is the primary's
-        self._shard.update(update.pushes, contributions, update.rate, blend, update.weights, self._change)
+        self._shard.update(
+            update.pushes,
+            contributions,
+            rate=update.rate,
+            blend=blend,
+            weights=update.weights,
+            change=self._change,
+        )
         self._sequence = update.sequence
         self._release(update.pushes, [at for at in self._kept if at not in update.wanted])
         self._keep()
         secs = self._clock.monotonic() - started
-        self._spans.append(Span("apply", "server", started, secs, self._phase.id.number, num_units))
+        self._spans.append(Span("apply", "server", started, secs, phase=self._phase.id.number, units=num_units))
 
     def _publish(self) -> None:
         self._shard.publish()

@@ -295,7 +295,7 @@ class Sequencer:
             return None
         if self._held.by_id or not 0 <= base <= count.sequence or not count.ends.is_open(units[0]):
             return None
-        return Decided((push,), (contribution,), units, base, self._fast_path_factor, self._share)
+        return Decided((push,), (contribution,), units, base, lr_factor=self._fast_path_factor, blend=self._share)
 
     def count_fast_path(self, push: Push) -> PushReply:
         """Count a push whose `fast_path_update` was carried out; returns its answer."""

@@ -147,7 +147,7 @@ class Shard:
             room, self._room = self._room, None
         with self._watchdog.work(f"the state of phase {phase.id}", self._limit_secs):
             source, digest = phase.source, phase.fingerprint
-            whole = fetch(source, phase.snapshot_id, digest, cut.whole, self._reader_at, room)
+            whole = fetch(source, phase.snapshot_id, digest, cut.whole, self._reader_at, buffer=room)
         state = self.part.programs.placement.put_at_server(cut.part_of(whole))
         del whole, room
         let_go_of_arguments()

@@ -19,7 +19,7 @@ ORDERS_FILE = "orders.json"
 class OrdersFile:
     """Reads and writes the file `orders.json` of a workdir: `{"plan": ..., "newest": ..., "orders": [...]}`.
 
-    See `chief.orders.OrderStore`.
+    See `chief.user_commands.OrderStore`.
 
     Args:
       workdir: existing directory, locked by this process.

@@ -63,16 +63,15 @@ class RichProgress:
     """
 
     def __init__(self, workload: int, stream: TextIO) -> None:
-        self._progress = _TwoLines(
+        columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=10),
             TextColumn("{task.completed:,.0f}/{task.total:,.0f} units  {task.fields[examples]:,} examples"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             TextColumn("left"),
-            console=_Terminal(file=stream),
-            auto_refresh=False,
         )
+        self._progress = _TwoLines(*columns, console=_Terminal(file=stream), auto_refresh=False)
         self._task = self._progress.add_task("starting", total=workload, examples=0, now="")
         self._progress.start()
 

@@ -347,10 +347,10 @@ class Programs:
           change: use of the mean of `total`.
         """
         constant = self.placement.constant
-        number, rate, share = constant(np.int32, units), constant(np.float32, factor), constant(np.float32, blend)
+        scalars = constant(np.int32, units), constant(np.float32, factor), constant(np.float32, blend)
         if change != "optimizer":
-            return self._without_optimizer(state, total, number, rate, share, change)
-        return self.updated(state, total, number, rate, share)
+            return self._without_optimizer(state, total, scalars, change)
+        return self.updated(state, total, *scalars)
 
     def updated(self, state: TrainState, total: Any, units: Any, factor: Any, blend: Any) -> TrainState:
         """Return the state after one update of the run's optimizer; as `update`, of arrays, and may be traced."""
@@ -359,9 +359,7 @@ class Programs:
             state.opt_state,
             state.counters,
             _without_loss(total),
-            units,
-            factor,
-            blend,
+            (units, factor, blend),
         )
         return TrainState(parameters.params, opt_state, parameters.model_state, state.protocol_state, counters)
 
@@ -382,7 +380,7 @@ class Programs:
             parameters = Parameters(state.params, state.model_state)
             scalars = np.int32(1), np.float32(1.0), np.float32(1.0)
             try:
-                self._update.lower(parameters, state.opt_state, state.counters, total, *scalars).compile()
+                self._update.lower(parameters, state.opt_state, state.counters, total, scalars).compile()
             except Exception as error:  # noqa: BLE001 its first call raises it again, where it is reported
                 logging.info("the update cannot be compiled ahead: %s: %s", type(error).__name__, error)
 
@@ -415,7 +413,7 @@ class Programs:
         """
         before = None if replaces else moved
         return self._local_step(
-            parameters, opt_state, before, gradient, np.int32(at), np.float32(factor), replaces=replaces
+            parameters, opt_state, before, gradient, (np.int32(at), np.float32(factor)), replaces=replaces
         )
 
     @staticmethod
@@ -428,14 +426,14 @@ class Programs:
         return self._combine(parameters, contribution, np.float32(blend), replaces=replaces)
 
     def _without_optimizer(
-        self, state: TrainState, total: Any, units: Any, factor: Any, blend: Any, change: Change
+        self, state: TrainState, total: Any, scalars: tuple[Any, Any, Any], change: Change
     ) -> TrainState:
         outer, replaces = (None if isinstance(change, str) else change), change == "replace"
         momentum = state.protocol_state[outer.name] if outer else None
         rate, decay = (np.float32(outer.rate), np.float32(outer.momentum)) if outer else (None, None)
         parameters = Parameters(state.params, state.model_state)
         parameters, momentum, counters = self._outer_update(
-            parameters, momentum, state.counters, total, units, factor, blend, rate, decay, replaces=replaces
+            parameters, momentum, state.counters, total, (*scalars, rate, decay), replaces=replaces
         )
         protocol_state = {**state.protocol_state, outer.name: momentum} if outer else state.protocol_state
         return TrainState(parameters.params, state.opt_state, parameters.model_state, protocol_state, counters)
@@ -443,10 +441,11 @@ class Programs:
     def _rounded_parameters(self, parameters: Parameters) -> Parameters:
         return parameters._replace(params=rounded(widened(parameters.params, self.parameters.params)))
 
-    def _outer_program(
-        self, parameters, momentum, counters, total, units, factor, blend, rate, decay, *, replaces: bool
-    ):
+    # A compiled program takes trees by position: its keyword arguments are static. Numbers travel as one tree.
+
+    def _outer_program(self, parameters, momentum, counters, total, scalars, *, replaces: bool):
         params, model_state = parameters
+        units, factor, blend, rate, decay = scalars
         weight = total["floats"]["weight"]
         taken = jax.tree.map(lambda d: factor * (d / weight), total["floats"]["grads"])
         if momentum is not None:
@@ -466,8 +465,9 @@ class Programs:
             return jax.tree.map(lambda g: g / weight, total["floats"]["grads"])
         return jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), total["floats"]["grads"], params)
 
-    def _local_program(self, parameters, opt_state, moved, gradient, at, factor, *, replaces: bool):
+    def _local_program(self, parameters, opt_state, moved, gradient, scalars, *, replaces: bool):
         params, model_state = parameters
+        at, factor = scalars
         rate = self.optimizer.learning_rate_after(at, self.unit_size, self.workload) * factor
         grads = self._mean_grads(gradient, params)
         updates, opt_state = self.optimizer.update(grads, opt_state, params, rate, self._momentum_share(at))
@@ -480,8 +480,9 @@ class Programs:
         model_state = _merged(model_state, gradient, jnp.float32(1.0))
         return Parameters(params, model_state), opt_state, moved
 
-    def _update_program(self, parameters, opt_state, counters, total, units, factor, blend):
+    def _update_program(self, parameters, opt_state, counters, total, scalars):
         params, model_state = parameters
+        units, factor, blend = scalars
         applied = counters["units"]
         rate = self.optimizer.learning_rate_after(applied, self.unit_size, self.workload) * factor
         grads = self._mean_grads(total, params)
@@ -518,12 +519,12 @@ def _unit_gradient(
     batch = task.source.augment(batch, data_key)
 
     def loss(params):
-        return loss_and_contribution(task, params, model_state, batch, model_key, frozen)
+        return loss_and_contribution(task, params, model_state, batch, model_key, frozen=frozen)
 
     if micro_steps == 1:
         (value, (stats, counts)), grads = jax.value_and_grad(loss, has_aux=True)(params)
     else:
-        found = gradient_in_parts(task, params, model_state, batch, model_key, frozen, micro_steps)
+        found = gradient_in_parts(task, params, model_state, batch, model_key, frozen=frozen, micro_steps=micro_steps)
         (value, (stats, counts)), grads = found
     grads = jax.tree.map(lambda g: g.astype(jnp.float32), grads)
     if clip is not None:

@@ -112,7 +112,7 @@ class Stepper:
         self._num_steps += len(gradient.units)
         ahead = start.at + self._num_workers * len(gradient.units)
         units = start.units + gradient.units
-        return Local(start.sequence, parameters, ahead, units, moved, gradient.contribution)
+        return Local(start.sequence, parameters, ahead, units=units, moved=moved, last=gradient.contribution)
 
     def difference(self, effect: Difference) -> Gradient:
         """Carry out a Difference; `start` must be what `end` was stepped from."""

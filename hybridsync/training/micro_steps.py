@@ -40,7 +40,7 @@ def gradient_in_parts(
 
         def loss(params: Tree) -> Any:
             part_key = jax.random.fold_in(key, number)
-            found: Any = loss_and_contribution(summing, params, state, examples, part_key, frozen)
+            found: Any = loss_and_contribution(summing, params, state, examples, part_key, frozen=frozen)
             (value, weight), moved = found
             return value, (weight, moved)
 

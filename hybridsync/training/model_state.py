@@ -52,9 +52,9 @@ def check_model_state(task: Task, batch: HostBatch) -> None:
     shapes = {name: jax.ShapeDtypeStruct(field.shape, field.dtype) for name, field in batch.items()}
 
     def once(params: Tree, model_state: Tree, batch: Any, key: Any, frozen: Tree) -> Any:
-        return loss_and_contribution(task, params, model_state, task.source.augment(batch, key), key, frozen)
+        return loss_and_contribution(task, params, model_state, task.source.augment(batch, key), key, frozen=frozen)
 
-    jax.eval_shape(once, params, model_state, shapes, key, task.abstract_frozen)
+    jax.eval_shape(once, params, model_state, shapes, key=key, frozen=task.abstract_frozen)
 
 
 def loss_and_contribution(

@@ -40,8 +40,9 @@ def frame_of_push(push: Push, num_bytes: int) -> bytes | None:
     units = push[3]
     if len(units) != 1 or push[5:] != _NOTHING_MORE:
         return None
-    (number, nonce), worker, incarnation = push[:3]
-    return _PUSH.pack(_MARK, number, nonce, worker, incarnation, units[0], push[4], num_bytes)
+    phase_id, worker, incarnation = push[:3]
+    caller = (*phase_id, worker, incarnation)
+    return _PUSH.pack(_MARK, *caller, units[0], push[4], num_bytes)
 
 
 def push_in(frame: bytes | bytearray | memoryview) -> tuple[Push, int]:

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.orders import Orders, OrderStore
+from hybridsync.chief.user_commands import Orders, OrderStore
 from hybridsync.config.resume_rules import ACCEPT
 from hybridsync.core.errors import ResumeError, WorkdirError
 from hybridsync.core.paths import local_path

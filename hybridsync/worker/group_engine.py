@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from hybridsync.core.deadlines import MEMBERS_SECS
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
@@ -30,14 +30,6 @@ from hybridsync.worker.requests import (
 )
 
 
-class GroupNumerics(Numerics, Protocol):
-    """Computes at once what a worker of a group phase needs."""
-
-    def parameters(self, state: Any) -> Any:
-        """Return what a gradient is computed on."""
-        ...
-
-
 class Gradient(NamedTuple):
     """Gradient handle: its unit, the group round before it, and why it is unfit, "" if it is not."""
 
@@ -59,7 +51,7 @@ class GroupEngine:
       leases: units that the worker was given.
     """
 
-    def __init__(self, member: PhaseMember, numerics: GroupNumerics, *, logs: bool) -> None:
+    def __init__(self, member: PhaseMember, numerics: Numerics, *, logs: bool) -> None:
         self._member, self._numerics, self._logs = member, numerics, logs
         # No renewal ahead: the chief takes a worker that asks for units for one that has none to compute.
         self.leases = LeaseQueue(member, ahead=False, say_idle=self._has_none)
@@ -141,8 +133,12 @@ class GroupEngine:
     def _request(self, number: int, *, serves: int = 0, last: bool = False) -> GroupRequest:
         member = self._member
         return GroupRequest(
-            *(member.worker, member.incarnation, member.phase.id, number),
-            *(tuple(self._applied), tuple(self._dropped)),
+            member.worker,
+            member.incarnation,
+            member.phase.id,
+            number,
+            applied=tuple(self._applied),
+            dropped=tuple(self._dropped),
             last=last,
             logs=self._logs,
             average_secs=self._average_secs,

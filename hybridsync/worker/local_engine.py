@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Protocol
 
 from hybridsync.core.errors import HybridSyncError, PhaseRevoked
 from hybridsync.interfaces.messages import PushReply
@@ -20,7 +19,7 @@ from hybridsync.protocols.base import (
     Step,
     Version,
 )
-from hybridsync.training.local_updates import Gradient, Local, Stepper, Stepping
+from hybridsync.training.local_updates import Gradient, Local, Stepper
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.member import Effects, Numerics, PhaseMember, run_program
 from hybridsync.worker.requests import IO, CallServer, ComputeUnit
@@ -31,10 +30,6 @@ from hybridsync.worker.transfers import Transfers, Units
 def own_steps(stepper: Stepper) -> Effects:
     """Return what carries out a worker's own steps, which wait for nobody; a replay takes them like this, too."""
     return {Step: stepper.step, Difference: stepper.difference, Combine: stepper.combine}
-
-
-class LocalNumerics(Numerics, Stepping, Protocol):
-    """Computes at once what a worker with local updates needs."""
 
 
 class _Void(Exception):
@@ -55,7 +50,7 @@ class LocalEngine:
       leases: units that the worker was given.
     """
 
-    def __init__(self, member: PhaseMember, numerics: LocalNumerics, *, ahead: bool) -> None:
+    def __init__(self, member: PhaseMember, numerics: Numerics, *, ahead: bool) -> None:
         self._member, self._numerics = member, numerics
         self._calls = ServerCalls(member)
         self._transfers = Transfers(member, self._calls)

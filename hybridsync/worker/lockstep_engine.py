@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
-
 from hybridsync.core.step_assignment import outcome_of
 from hybridsync.interfaces.messages import NON_FINITE
 from hybridsync.interfaces.reports import SEND, WAITING
@@ -23,19 +20,6 @@ from hybridsync.worker.requests import (
 )
 
 
-class LockstepNumerics(Numerics, Protocol):
-    """Computes at once what a member of a mesh needs."""
-
-    @property
-    def zero(self) -> Any:
-        """The contribution of no unit."""
-        ...
-
-    def sum(self, contributions: Sequence[Any]) -> Any:
-        """Return the ordered sum of contributions, at least one."""
-        ...
-
-
 class LockstepEngine:
     """One worker in one lock-step phase.
 
@@ -48,7 +32,7 @@ class LockstepEngine:
       leases: the units that its mesh was given.
     """
 
-    def __init__(self, member: PhaseMember, numerics: LockstepNumerics, *, ahead: bool) -> None:
+    def __init__(self, member: PhaseMember, numerics: Numerics, *, ahead: bool) -> None:
         self._member, self._numerics, self._shares = member, numerics, member.phase.assignment
         self._index = member.phase.members.index(member.worker)
         self._places, self._num_places = self._shares.places(self._index), self._shares.num_places
@@ -119,7 +103,7 @@ class LockstepEngine:
         units, slots, dropped = outcome_of(self._units, self._reasons)
         factor = member.protocol.lr_factor(len(units), len(member.phase.members))
         gone = tuple(unit for unit, _ in dropped)
-        yield UpdateReplica(self._step, units, effect.mean, factor, slots, gone)
+        yield UpdateReplica(self._step, units, effect.mean, factor, slots=slots, dropped=gone)
         self._step += 1
         if self._index == 0:  # one member reports for the mesh, so that its reports keep the order of the steps
             recorder.record_outcome(units, dropped)

@@ -98,7 +98,10 @@ class _Calls:
 
     def _update(self, request: UpdateReplica) -> None:
         self._replica.update(
-            *(request.step, request.units, request.total, request.factor),
+            request.step,
+            request.units,
+            request.total,
+            request.factor,
             slots=request.slots,
             dropped=request.dropped,
         )

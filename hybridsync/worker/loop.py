@@ -11,25 +11,15 @@ from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import MEMBERS_SECS
 from hybridsync.core.errors import PhaseRevoked, RoleLost, StalePhase, WaitTimeout, described, printable
 from hybridsync.core.plan import NO_PHASE, PhaseId
-from hybridsync.core.units import Range
 from hybridsync.interfaces.messages import MOST_REASON_CHARS, PhaseRequest, RoleState
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import WorkPort
 from hybridsync.interfaces.reports import WAITING
 from hybridsync.protocols.modes import SyncMode
+from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.replica import Replica
 from hybridsync.worker.self_probe import Measuring
 from hybridsync.worker.stats import WorkerRecorder
-
-
-class LeasedUnits(Protocol):
-    """Lists the units that a worker was leased in one phase."""
-
-    @property
-    def phase_id(self) -> PhaseId: ...
-
-    @property
-    def ranges(self) -> tuple[Range, ...]: ...
 
 
 class ModeRunner(Protocol):
@@ -40,7 +30,7 @@ class ModeRunner(Protocol):
     def revoke(self, phase_id: PhaseId, reason: str) -> None: ...
 
     @property
-    def stream(self) -> LeasedUnits | None: ...
+    def stream(self) -> LeaseQueue | None: ...
 
 
 class WorkerLoop:

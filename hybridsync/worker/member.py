@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,14 +10,28 @@ from hybridsync.core.errors import PhaseRevoked, StalePhase
 from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols import base
 from hybridsync.protocols.base import Program
+from hybridsync.training.local_updates import Stepping
 from hybridsync.worker.requests import IO
 
 if TYPE_CHECKING:
     from hybridsync.worker.stats import WorkerRecorder
 
 
-class Numerics(Protocol):
+class Numerics(Stepping, Protocol):
     """Computes at once, without a wait: the compiled programs, or a simulation's arithmetic."""
+
+    @property
+    def zero(self) -> Any:
+        """The contribution of no unit."""
+        ...
+
+    def sum(self, contributions: Sequence[Any], /) -> Any:
+        """Return the ordered sum of contributions, at least one."""
+        ...
+
+    def parameters(self, state: Any, /) -> Any:
+        """Return what a gradient is computed on."""
+        ...
 
     def loss(self, contribution: Any, /) -> Any:
         """Return a contribution's loss; None where there is none."""

@@ -83,7 +83,7 @@ class Replica:
                 # The old state stays until its successor is here: should the sender die, another role may need it.
                 room, self._room = self._room, None
                 layout, (source, digest) = self._programs.state_layout, (phase.source, phase.fingerprint)
-                fetched = fetch(source, phase.snapshot_id, digest, layout, self._reader_at, room)
+                fetched = fetch(source, phase.snapshot_id, digest, layout, self._reader_at, buffer=room)
                 self._state = self._programs.placement.put(fetched)
                 del fetched, room
                 let_go_of_arguments()
@@ -150,7 +150,9 @@ class Replica:
             self._fingerprint = ""
             self._stamp()
             phase_id, base, weight = self._phase.id.number, self._sequence - 1, float(len(units))
-            self._apply_log.write(Entry(phase_id, self._sequence, units, base, factor, weight, 1.0, slots))
+            self._apply_log.write(
+                Entry(phase_id, self._sequence, units, base, rate=factor, weight=weight, blend=1.0, slots=slots)
+            )
             if self._is_captured and self._phase.passes_place(before, before + len(units)):
                 self._keep(self._state)
 

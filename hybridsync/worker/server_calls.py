@@ -32,7 +32,7 @@ class ServerCalls:
 
     def push_of(self, units: tuple[int, ...], base: int) -> Push:
         """Return what names a push of these units."""
-        return Push(self._phase_id, self._worker, self._incarnation, units, base, "", self.restart_count)
+        return Push(self._phase_id, self._worker, self._incarnation, units, base, restart_count=self.restart_count)
 
     def caller(self) -> Push:
         """Return what names this worker in a call that pushes nothing."""

@@ -10,7 +10,11 @@ STEPS = WARM_STEPS + 4
 def test_both_loops_are_stamped_once_a_step() -> None:
     rows = {row.name: row for row in measured("tiny", 1, STEPS, 1)}
     assert {name.removeprefix("tiny: ") for name in rows} == {
-        *(f"{loop}, {what}" for loop in ("plain program", "xla") for what in ("a step", "processor time a step")),
+        *(
+            f"{loop}, {what}"
+            for loop in ("plain program", "xla")
+            for what in ("a step", "processor time a step", "host time a step")
+        ),
         "share of the plain program",
         "processor time added",
     }
@@ -19,6 +23,6 @@ def test_both_loops_are_stamped_once_a_step() -> None:
 
 def test_the_first_steps_do_not_count() -> None:
     source = SteppedSource(None, 2)
-    source.stamps = [(float(second), second / 2) for second in range(STEPS + 3)]
-    assert source.take(STEPS).tolist() == [[1.0, 0.5]] * (STEPS - 1 - WARM_STEPS)
+    source.stamps = [(float(second), second / 2, second / 4) for second in range(STEPS + 3)]
+    assert source.take(STEPS).tolist() == [[1.0, 0.5, 0.25]] * (STEPS - 1 - WARM_STEPS)
     assert source.stamps == []

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_control import RunControl
-from hybridsync.chief.run_state import RunState, RunStateSpec
+from hybridsync.chief.run_state import RunControl, RunState, RunStateSpec
 from hybridsync.chief.service import ChiefService
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock
 from hybridsync.core.plan import NO_PHASE, PhaseId

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hybridsync.chief.orders import Orders, OrdersInMemory
+from hybridsync.chief.user_commands import Orders, OrdersInMemory
 from hybridsync.core.errors import NotRunning, PlanError, WorkdirError
 from hybridsync.interfaces.commands import PENDING, Order, StopRequest, SwitchRequest
 from hybridsync.interfaces.messages import RoleEvent

@@ -30,7 +30,7 @@ from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import ConfigError, HybridSyncError, PhaseRevoked, TaskError, WaitTimeout
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import GroupReply
-from hybridsync.runtime.wiring.collectives import choose
+from hybridsync.runtime.wiring import choose_collective
 from hybridsync.training.averaging import AveragedPart, mean, part_of
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.compiled_programs import _total
@@ -341,12 +341,12 @@ def test_a_worker_that_may_not_open_all_files_is_told(address: str, monkeypatch:
 
 
 def test_shared_memory_that_does_not_suit_is_refused_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch):
-    assert choose("auto", 4, sockets=True) == "shm" and choose("host", 4, sockets=True) == "host"
-    assert choose("auto", 251, sockets=True) == choose("auto", 4, sockets=False) == "host"
+    assert choose_collective("auto", 4, sockets=True) == "shm" and choose_collective("host", 4, sockets=True) == "host"
+    assert choose_collective("auto", 251, sockets=True) == choose_collective("auto", 4, sockets=False) == "host"
     monkeypatch.setattr("hybridsync.collectives.shared_memory.backend.platform.machine", lambda: "aarch64")
-    assert choose("auto", 4, sockets=True) == "host"
+    assert choose_collective("auto", 4, sockets=True) == "host"
     with pytest.raises(ConfigError, match=r"--collective=shm does not suit 4 workers here"):
-        choose("shm", 4, sockets=True)
+        choose_collective("shm", 4, sockets=True)
 
 
 def test_a_service_without_memory_is_refused_with_what_to_do(address: str, monkeypatch: pytest.MonkeyPatch):

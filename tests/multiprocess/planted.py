@@ -25,7 +25,7 @@ from hybridsync.cli import train
 from hybridsync.runtime import processes
 from hybridsync.runtime.agent import fork_server
 from hybridsync.runtime.role import role_pipe
-from hybridsync.runtime.supervisor import supervisor, supervisor_spec
+from hybridsync.runtime.supervisor import supervisor
 from tests.multiprocess.planted_audit import AUDITS
 from tests.multiprocess.planted_hangs import HANGS
 from tests.multiprocess.planted_pauses import PAUSES
@@ -246,7 +246,7 @@ def servers_fetch_over_a_slow_link() -> None:
 
 def one_device_each() -> None:
     """No bug: a process group of two workers has two meshes."""
-    supervisor_spec.SupervisorSpec = functools.partial(supervisor_spec.SupervisorSpec, num_devices=1)
+    supervisor.SupervisorSpec = functools.partial(supervisor.SupervisorSpec, num_devices=1)
 
 
 def _worker_1() -> bool:
@@ -414,9 +414,9 @@ def main() -> None:
     train.play = play_planted
     if fork_server.FORK_SERVER_FD not in os.environ:
         plant(name)
-    command, made = (sys.executable, __file__, name), supervisor_spec.SupervisorSpec
+    command, made = (sys.executable, __file__, name), supervisor.SupervisorSpec
     # Whatever program the launcher names: its roles would run without the bug, and no fault test could fail.
-    supervisor_spec.SupervisorSpec = lambda *args, **named: made(*args, **{**named, "command": command})
+    supervisor.SupervisorSpec = lambda *args, **named: made(*args, **{**named, "command": command})
     app.run(train.main)
 
 

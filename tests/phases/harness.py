@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from hybridsync import TelemetryConfig
 from hybridsync.chief.ledger import Counts
-from hybridsync.chief.orders import Orders
 from hybridsync.chief.report_buffer import ReportBuffer
-from hybridsync.chief.run_control import RunControl
+from hybridsync.chief.run_state import RunControl
+from hybridsync.chief.user_commands import Orders
 from hybridsync.config import RunConfig
 from hybridsync.interfaces.messages import Snapshot
 from hybridsync.phases.reporter import Hook, Reporter, StageTimes

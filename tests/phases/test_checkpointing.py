@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.run_control import RunControl
+from hybridsync.chief.run_state import RunControl
 from hybridsync.config import CheckpointConfig, RunConfig, TelemetryConfig
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import CheckpointError, HybridSyncError, RoleLost, StalePhase, WaitTimeout

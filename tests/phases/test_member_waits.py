@@ -13,8 +13,8 @@ from hybridsync.config import RunConfig
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import Preempted, WaitTimeout
 from hybridsync.interfaces.messages import RoleEvent
-from hybridsync.phases import member_waits
-from hybridsync.phases.member_waits import SETTLE_SECS, MemberWaits
+from hybridsync.phases import entry
+from hybridsync.phases.entry import SETTLE_SECS, MemberWaits
 from hybridsync.protocols.modes import LOCKSTEP, SERVER
 from tests.chief.chiefs import WatchedChief
 from tests.roles import hello
@@ -34,8 +34,8 @@ def arrivals_at(chief: WatchedChief, said: list[str] | None = None) -> MemberWai
 
 
 def test_everybody_is_waited_for_at_the_start_and_named_when_late(chief, monkeypatch):
-    monkeypatch.setattr(member_waits, "START_DEADLINE_SECS", 0.15)
-    monkeypatch.setattr(member_waits, "SAY_SECS", 0.01)
+    monkeypatch.setattr(entry, "START_DEADLINE_SECS", 0.15)
+    monkeypatch.setattr(entry, "SAY_MISSING_SECS", 0.01)
     chief.service.register(hello(1))
     said: list[str] = []
     with pytest.raises(WaitTimeout, match=r"workers \[0\] have not registered; 0 of 1 servers have"):
@@ -52,7 +52,7 @@ def test_a_lock_step_phase_begins_with_the_workers_that_are_left(chief):
 
 
 def test_a_served_phase_needs_its_servers(chief, monkeypatch):
-    monkeypatch.setattr(member_waits, "START_DEADLINE_SECS", 0.1)
+    monkeypatch.setattr(entry, "START_DEADLINE_SECS", 0.1)
     chief.service.register(hello(1))
     with pytest.raises(WaitTimeout, match="0 of 1 servers"):
         arrivals_at(chief).await_needed(SERVER)
@@ -117,7 +117,7 @@ def test_a_restarted_chief_does_not_wait_for_who_has_ended():
 
 @pytest.fixture
 def quick_ticks(monkeypatch):
-    monkeypatch.setattr(member_waits, "TICK_SECS", 0.0)
+    monkeypatch.setattr(entry, "TICK_SECS", 0.0)
 
 
 class Renewal:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hybridsync.chief.orders import Orders, OrdersInMemory
+from hybridsync.chief.user_commands import Orders, OrdersInMemory
 from hybridsync.core.errors import WorkdirError
 from hybridsync.interfaces.commands import PENDING, Order
 from hybridsync.phases.policy_driver import KEEP_AGAIN_SECS

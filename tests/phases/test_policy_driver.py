@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hybridsync.chief.orders import Orders
+from hybridsync.chief.user_commands import Orders
 from hybridsync.config import PolicyConfig, RunConfig
 from hybridsync.interfaces.phase import Phase
 from hybridsync.phases.policy_driver import PolicyDriver

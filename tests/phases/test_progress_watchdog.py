@@ -13,7 +13,7 @@ from hybridsync.core.deadlines import LATE_SECS
 from hybridsync.core.errors import PhaseBroken, WaitTimeout
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import COMPUTING, READING, WAITING
-from hybridsync.phases.progress_watchdog import ProgressWatchdog
+from hybridsync.phases.housekeeping import ProgressWatchdog
 from tests.phases.contexts import ChiefDouble
 from tests.roles import phase_of
 from tests.telemetry.clocks import ManualClock

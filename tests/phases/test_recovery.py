@@ -14,7 +14,7 @@ from hybridsync.core.errors import CheckpointError, HybridSyncError, PhaseBroken
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import PhaseRequest, RoleEvent
 from hybridsync.interfaces.reports import READING, WAITING, Report
-from hybridsync.phases.progress_watchdog import ProgressWatchdog
+from hybridsync.phases.housekeeping import ProgressWatchdog
 from hybridsync.phases.recovery import CaptureStage, give_up
 from hybridsync.phases.run_context import ControllerState, Reach
 from hybridsync.telemetry.switch_costs import StageTimer

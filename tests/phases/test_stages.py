@@ -18,9 +18,8 @@ from hybridsync.core.plan import PhaseId
 from hybridsync.core.work_deadlines import UNWATCHED
 from hybridsync.interfaces.phase import Phase
 from hybridsync.phases.checkpointing import RETRY_SECS, CommitStage, SaveSchedule
-from hybridsync.phases.housekeeping import Housekeeping
+from hybridsync.phases.housekeeping import Housekeeping, ProgressWatchdog
 from hybridsync.phases.process_groups import ProcessGroups
-from hybridsync.phases.progress_watchdog import ProgressWatchdog
 from hybridsync.phases.recovery import MAX_BROKEN, GatherStage
 from hybridsync.phases.run_context import Commit, ControllerState
 from hybridsync.phases.state_machine import CommitFailed, Committed, Gathered

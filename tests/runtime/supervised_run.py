@@ -24,8 +24,7 @@ from hybridsync.core.errors import HybridSyncError, WaitTimeout
 from hybridsync.interfaces.agents import AgentHello, AgentReport
 from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.runtime.end_signals import WARNINGS
-from hybridsync.runtime.supervisor.supervisor import Supervisor
-from hybridsync.runtime.supervisor.supervisor_spec import SupervisorSpec
+from hybridsync.runtime.supervisor.supervisor import Supervisor, SupervisorSpec
 from hybridsync.storage.durable import WorkdirLock
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hybridsync.chief.orders import Orders
+from hybridsync.chief.user_commands import Orders
 from hybridsync.core.errors import WorkdirError
 from hybridsync.interfaces.commands import Order
 from hybridsync.storage import orders_file

@@ -38,7 +38,7 @@ class Engine:
     act: Callable[[Phase], None] = lambda phase: None
     ran: list[Phase] = field(default_factory=list)
     revoked: list[str] = field(default_factory=list)
-    stream: Leases | None = None
+    stream: Any = None
 
     def run(self, phase: Phase) -> None:
         self.ran.append(phase)

@@ -250,7 +250,7 @@ class ProcessGroup:
         _publish(self._client, f"{name}/{self.process_index}", f"{self._listener[0]} {self._listener[1]}")
         deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
         who = f"worker {self.process_index}, entering device choice {device_choice} of {list(members)},"
-        for text in _collect(self._client, name, members, deadline, who, check).values():
+        for text in _collect(self._client, name, members, deadline, who, check=check).values():
             host, port = text.split()
             with self._lock:
                 self._peers.add((host, int(port)))

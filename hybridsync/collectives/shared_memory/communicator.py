@@ -168,7 +168,9 @@ class SharedMemoryCommunicator:
         self._shared, self._own = shared, shared.own
         self._members = self._places(phase.members)
         words, bells = shared.joined.words, shared.joined.doorbells
-        self._rounds = Rounds(words, bells, self._own, shared.slots.__getitem__, phase.id, self._members)
+        self._rounds = Rounds(
+            words, bells, self._own, name_of=shared.slots.__getitem__, phase=phase.id, members=self._members
+        )
         self._num_rounds = 0
         self._packed: Any = None  # the contribution in the own region, until it is summed
         self.met_at = 0.0

@@ -15,7 +15,7 @@ from hybridsync.devices.mesh import XLA
 from hybridsync.protocols import base
 from hybridsync.protocols.modes import SyncMode
 from hybridsync.runtime.agent.host_resources import MOST_THREADS
-from hybridsync.runtime.wiring.collectives import HOST, KINDS
+from hybridsync.runtime.wiring import HOST, KINDS
 from hybridsync.storage import apply_log
 from hybridsync.storage.apply_log import APPLY_LOG
 from hybridsync.storage.apply_log_entries import NOT_LOGGED, Entry, Left

@@ -33,7 +33,7 @@ from hybridsync.runtime.agent.host_resources import xla_threads
 from hybridsync.runtime.agent.role_addresses import RoleAddresses
 from hybridsync.runtime.agent.role_process import RoleProcess, describe_exit
 from hybridsync.runtime.role.role_pipe import Child, RoleSpec, readable
-from hybridsync.runtime.wiring.collectives import collectives_of
+from hybridsync.runtime.wiring import collectives_of
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybridsync.core.errors import NotRegistered, StaleIncarnation
 
@@ -12,6 +12,21 @@ if TYPE_CHECKING:
 
 CALL_SECS = 1.5
 """After so long without an answer a call is repeated."""
+
+
+class Call(NamedTuple):
+    """One call of a process: of the calls of its kind the number says which is the newest.
+
+    Args:
+      answer: returns the chief's answer; None while there is none.
+      then: called with the answer, or the error that it was.
+    """
+
+    process: Process
+    kind: str
+    number: int
+    answer: Callable[[], Any]
+    then: Callable[[Any], object]
 
 
 class ChiefCalls:
@@ -36,29 +51,29 @@ class ChiefCalls:
           then: called with the answer, or the error.
         """
         number = self._numbers[kind] = self._numbers.get(kind, 0) + 1
-        self._send(kind, number, answer, then)
+        self._send(Call(self._process, kind, number, answer, then))
 
-    def on_reply(self, kind: str, number: int, then: Callable[[Any], object], reply: Any) -> None:
+    def on_reply(self, call: Call, reply: Any) -> None:
         """Act on an answer of the chief, unless it is a late or a second one."""
         process = self._process
-        if process.halted(self.on_reply, kind, number, then, reply) or self._numbers.get(kind) != number:
+        if process.halted(self.on_reply, call, reply) or self._numbers.get(call.kind) != call.number:
             return
         if isinstance(reply, NotRegistered):  # a restarted chief: register, and repeat the call
             process.register()
             return
-        self._numbers[kind] = number + 1  # whatever comes for that number from now on is late
+        self._numbers[call.kind] = call.number + 1  # whatever comes for that number from now on is late
         if isinstance(reply, StaleIncarnation):
             process.leave()
         else:
-            then(reply)
+            call.then(reply)
 
-    def _send(self, kind: str, number: int, answer: Callable[[], Any], then: Callable[[Any], object]) -> None:
+    def _send(self, call: Call) -> None:
         simulated, process = self._process.simulated, self._process
-        simulated.network.message(process.port, simulated.chief.call, process, kind, number, answer, then)
+        simulated.network.message(process.port, simulated.chief.call, call)
         if not simulated.network.reliable:
-            simulated.loop.after(CALL_SECS, self._repeat, kind, number, answer, then)
+            simulated.loop.after(CALL_SECS, self._repeat, call)
 
-    def _repeat(self, kind: str, number: int, answer: Callable[[], Any], then: Callable[[Any], object]) -> None:
-        if self._process.halted(self._repeat, kind, number, answer, then) or self._numbers.get(kind) != number:
+    def _repeat(self, call: Call) -> None:
+        if self._process.halted(self._repeat, call) or self._numbers.get(call.kind) != call.number:
             return
-        self._send(kind, number, answer, then)
+        self._send(call)

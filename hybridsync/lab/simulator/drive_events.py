@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hybridsync.core.errors import HybridSyncError, PhaseRevoked, RoleLost, StalePhase, WaitTimeout
 from hybridsync.interfaces.phase import Phase
-from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.requests import IO, ComputeUnit, Join, LeaseUnits, RunBeside, Start, Ticket
 
 if TYPE_CHECKING:
     from hybridsync.lab.simulator.simulated_worker import Worker
+    from hybridsync.worker.phase_runner import PhaseEngine
 
 PENDING: Any = object()
 """A carrier returns this where its reply comes later."""
@@ -19,14 +19,6 @@ Then = Callable[[Any], None]
 Carrier = Callable[[Any, Then], Any]
 """(request, what takes its reply or error) -> the reply where it is known at once, else PENDING."""
 Carriers = Mapping[type, Carrier]
-
-
-class Engine(Protocol):
-    """Generates the requests that a driver carries out."""
-
-    leases: LeaseQueue
-
-    def run(self) -> IO: ...
 
 
 class EventTicket:
@@ -111,7 +103,7 @@ class EventDriver:
     )
 
     def __init__(
-        self, worker: Worker, phase: Phase, engine: Engine, carriers: Callable[[EventDriver], Carriers]
+        self, worker: Worker, phase: Phase, engine: PhaseEngine, carriers: Callable[[EventDriver], Carriers]
     ) -> None:
         self.worker, self.phase, self.simulated = worker, phase, worker.simulated
         self.leases = engine.leases

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.orders import OrdersInMemory, OrderStore
+from hybridsync.chief.user_commands import OrdersInMemory, OrderStore
 from hybridsync.core.errors import CheckpointError, HybridSyncError, StalePhase
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import RoleEvent, Snapshot, StateVersion

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -212,12 +213,13 @@ class Insisting:
         A new call ends the one before it.
         """
         self._call += 1
-        self._try(self._call, push, num_bytes, call=call, message=args[:-1], then=args[-1])
+        *message, then = args
+        self._try(self._call, partial(self._network.to_server, push, num_bytes, call, *message), then)
 
     def _try(
-        self, number: int, push: Push, num_bytes: int, call: Callable[..., object], message: Any, then: Any
+        self, number: int, carry: Callable[[Callable[[Any], None]], object], then: Callable[[Any], object]
     ) -> None:
-        if self._call != number or self._is_stale(self._try, number, push, num_bytes, call, message, then):
+        if self._call != number or self._is_stale(self._try, number, carry, then):
             return
 
         def reply(outcome: Any) -> None:
@@ -226,5 +228,5 @@ class Insisting:
             self._call += 1
             then(outcome)
 
-        self._network.to_server(push, num_bytes, call, *message, reply)
-        self._loop.after(self._retry_secs, self._try, number, push, num_bytes, call, message, then)
+        carry(reply)
+        self._loop.after(self._retry_secs, self._try, number, carry, then)

@@ -42,7 +42,7 @@ class ServerCarriers:
         if verb in ("push_pull", "push"):
             way = self._beside if verb == "push" else self._way
             heard = partial(self._pushed, push, then) if self._simulated.watches else then
-            way.to_server(push, self._push_bytes, server.push, push, request.body, heard)
+            way.to_server(push, self._push_bytes, partial(server.push, push, request.body), heard)
         elif verb == "upload_opt_state":
             opt_state_bytes = self._sizes.state - self._sizes.parameters
             self._simulated.network.to_server(push, opt_state_bytes, server.upload_opt_state, push, request.body)

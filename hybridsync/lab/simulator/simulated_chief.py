@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hybridsync.chief.run_control import RunControl
-from hybridsync.chief.run_state import RunState
+from hybridsync.chief.run_state import RunControl, RunState
 from hybridsync.chief.service import ChiefService
 from hybridsync.core.errors import HybridSyncError
 from hybridsync.interfaces.reports import Report
+from hybridsync.lab.simulator.chief_calls import Call
 from hybridsync.lab.simulator.event_loop import Loop
 from hybridsync.lab.simulator.network import Network
 
@@ -38,19 +38,19 @@ class SimulatedChief:
         self.state, self.service, self.control = state, ChiefService(state), RunControl(state)
         self._loop, self._network, self._watch = loop, network, watch
         self.closed = False
-        self._calls: dict[tuple[int, str], tuple[Process, int, Answer, Callable[[Any], object]]] = {}
+        self._calls: dict[tuple[int, str], Call] = {}
         self._reports: dict[int, tuple[Process, Report, float]] = {}
         self._is_woken = False
 
-    def call(self, process: Process, kind: str, number: int, answer: Answer, then: Callable[[Any], object]) -> None:
+    def call(self, call: Call) -> None:
         """Take a call; it waits here while there is no answer."""
         if self.closed:
             return
-        reply = self._try(answer)
+        reply = self._try(call.answer)
         if reply is None:
-            self._calls[process.pid, kind] = process, number, answer, then
+            self._calls[call.process.pid, call.kind] = call
         else:
-            self._network.message(process.port, process.calls.on_reply, kind, number, then, reply)
+            self._network.message(call.process.port, call.process.calls.on_reply, call, reply)
 
     def report(self, process: Process, report: Report, number: int) -> None:
         """Take a heartbeat; the answer waits for news, or for the next one."""
@@ -82,14 +82,14 @@ class SimulatedChief:
         if self.closed:
             return
         calls, self._calls = self._calls, {}
-        for (pid, kind), (process, number, answer, then) in calls.items():
-            if process.dead:
+        for key, call in calls.items():
+            if call.process.dead:
                 continue
-            reply = self._try(answer)
+            reply = self._try(call.answer)
             if reply is None:
-                self._calls.setdefault((pid, kind), (process, number, answer, then))
+                self._calls.setdefault(key, call)
             else:
-                self._network.message(process.port, process.calls.on_reply, kind, number, then, reply)
+                self._network.message(call.process.port, call.process.calls.on_reply, call, reply)
         if self.state.over or self.state.phase_members.broken:
             for pid, (process, report, received) in [*self._reports.items()]:
                 if self.state.over or self.service.has_news(report):

@@ -44,7 +44,7 @@ from hybridsync.lab.simulator.simulated_chief import SimulatedChief
 from hybridsync.lab.simulator.simulated_process import Process
 from hybridsync.lab.simulator.virtual_collectives import GroupAverage, VirtualAllReduce
 from hybridsync.lab.simulator.watch import Watch
-from hybridsync.phases.assembly import ControllerSpec, assemble
+from hybridsync.phases.controller import ControllerSpec, assemble
 from hybridsync.phases.entry import in_turn
 from hybridsync.phases.run_context import Start
 from hybridsync.phases.schedule import resumed

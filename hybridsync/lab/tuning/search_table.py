@@ -17,7 +17,7 @@ def table(search: Search) -> Table:
     drawn.add_column("", no_wrap=True)
     for setting in search.settings:
         mean, spread = setting.mean, setting.spread
-        drawn.add_row(
+        cells = (
             plan_of(setting.share),
             f"{len(setting.outcomes)} of {search.rules.runs}",
             "-" if mean is None else f"{mean:.4f}",
@@ -26,6 +26,7 @@ def table(search: Search) -> Table:
             f"{setting.seconds / len(setting.outcomes):,.1f}" if setting.outcomes else "-",
             verdict_of(search, setting),
         )
+        drawn.add_row(*cells)
     return drawn
 
 

@@ -29,8 +29,7 @@ from hybridsync.runtime.agent.host_messages import (
     StartRole,
 )
 from hybridsync.runtime.agent.role_addresses import RoleAddresses
-from hybridsync.runtime.agent.role_process import RoleProcess
-from hybridsync.runtime.agent.role_starts import Logs, Starts
+from hybridsync.runtime.agent.role_process import Logs, RoleProcess, Starts
 from hybridsync.runtime.role.role_pipe import RoleKeys
 from hybridsync.storage.durable import make_directory
 

@@ -14,6 +14,7 @@ from typing import TextIO
 
 from absl import logging
 
+from hybridsync.chief.run_state import RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, EXIT_RESTARTS, AddressError
 from hybridsync.core.work_deadlines import LOOP_SECS, Watching
@@ -23,7 +24,7 @@ from hybridsync.policies.plan_checks import checked_order
 from hybridsync.runtime.control_file import remove_control, write_control
 from hybridsync.runtime.role.chief_wiring import ChiefRole
 from hybridsync.runtime.role.role_pipe import RoleSpec
-from hybridsync.runtime.wiring.transport import transport_of
+from hybridsync.runtime.wiring import transport_of
 from hybridsync.security.keyring import Keyring
 from hybridsync.storage.durable import Fence, HeldLock
 from hybridsync.telemetry.progress import open_progress
@@ -154,10 +155,14 @@ def _manage(
         opening,
         layout,
         SYSTEM_CLOCK,
-        restarted=spec.is_restarted,
-        evict=evict,
-        ask_stop=lambda: report({"stop": True}),
-        leave=lambda: report({"over": True}),
+        spec=RunStateSpec(
+            restarted=spec.is_restarted,
+            restarts=spec.restarts,
+            evict=evict,
+            ask_stop=lambda: report({"stop": True}),
+            leave=lambda: report({"over": True}),
+        ),
+        watchdog=watchdog,
         allocate=transport.allocate,
     )
     committed, control = role.committed, role.control
@@ -207,9 +212,7 @@ def _manage(
             servers=servers,
             holder_at=holder_at,
             renew=lambda: report({"renew": True}),
-            restarts=spec.restarts,
             num_devices=spec.role.num_devices,
-            watchdog=watchdog,
             evaluator_at=partial(transport.evaluator, state_bytes=layout.nbytes) if by_workers else None,
         )
         stop_metrics = _serve_metrics(spec.metrics, role, spec.is_restarted)

@@ -10,8 +10,7 @@ from functools import partial
 import numpy as np
 
 from hybridsync.chief.bad_units import Unfit
-from hybridsync.chief.run_control import RunControl
-from hybridsync.chief.run_state import RunState, RunStateSpec
+from hybridsync.chief.run_state import FIRST_CHIEF, RunControl, RunState, RunStateSpec
 from hybridsync.chief.service import ChiefService
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import Clock
@@ -19,11 +18,10 @@ from hybridsync.core.errors import RoleLost
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.devices.placement import Placement
 from hybridsync.interfaces.commands import Evaluation
-from hybridsync.interfaces.messages import EvaluationRequest, RoleEvent
+from hybridsync.interfaces.messages import EvaluationRequest
 from hybridsync.interfaces.ports import EvaluatorPort, ServerPort, SnapshotSource
-from hybridsync.phases.assembly import ControllerSpec, assemble
 from hybridsync.phases.checkpointing import Committer
-from hybridsync.phases.controller import Controller
+from hybridsync.phases.controller import Controller, ControllerSpec, assemble
 from hybridsync.phases.reporter import Hook, Reporter
 from hybridsync.phases.run_context import Start
 from hybridsync.policies.straggler_detector import detector_of
@@ -44,10 +42,10 @@ class ChiefRole:
       clock: clock for everything that reads time.
       threads: the other roles are threads of this process. They cannot die unnoticed, no process can take their
         place, and they share one store, whatever number of servers the run is configured for.
-      restarted: another chief served this run before, whose roles may still train.
-      evict: has the process of a role ended that is given up.
-      ask_stop: notifies the process that starts chiefs that the run's user has it stopped.
-      leave: notifies the process that starts roles that they are about to be told to leave.
+      spec: whether another chief served this run before, whether the run restarts at switches, and what notifies the
+        supervisor; the rest follows from `opening`.
+      hooks: (function, every so many units).
+      watchdog: watchdog of the process.
       allocate: makes the memory of the kept state (see `CommittedState`).
 
     Attributes:
@@ -64,31 +62,28 @@ class ChiefRole:
         clock: Clock,
         *,
         threads: bool = False,
-        restarted: bool = False,
-        evict: Callable[[RoleEvent], None] = lambda event: None,
-        ask_stop: Callable[[], object] = lambda: None,
-        leave: Callable[[], object] = lambda: None,
+        spec: RunStateSpec = FIRST_CHIEF,
+        hooks: Sequence[tuple[Hook, int]] = (),
+        watchdog: Watching = UNWATCHED,
         allocate: Callable[[int], np.ndarray] | None = None,
     ) -> None:
         config = opening.run.config
         self._opening, self._layout, self._clock = opening, layout, clock
-        self._threads, self._restarted = threads, restarted
+        self._threads, self._restarted, self._restarts = threads, spec.restarted, spec.restarts
+        self._hooks, self._watchdog = hooks, watchdog
         state = RunState(
             opening.ledger,
             config.workers,
             layout.schema_hash,
             clock,
-            RunStateSpec(
+            replace(
+                spec,
                 lease_secs=math.inf if threads else config.hang.silent_secs,
                 num_servers=1 if threads else config.servers,
-                restarted=restarted,
                 known=opening.known,
-                evict=evict,
                 detector=detector_of(config.policy),
                 unfit=None if threads else Unfit(),
                 orders=opening.orders,
-                ask_stop=ask_stop,
-                leave=leave,
                 min_workers=config.min_workers,
             ),
         )
@@ -110,11 +105,8 @@ class ChiefRole:
         *,
         servers: Callable[[], Mapping[str, ServerPort]],
         holder_at: Callable[[str], SnapshotSource],
-        hooks: Sequence[tuple[Hook, int]] = (),
         renew: Callable[[], None] = lambda: None,
-        restarts: bool = False,
         num_devices: int = NUM_DEVICES,
-        watchdog: Watching = UNWATCHED,
         placement: Placement | None = None,
         evaluator_at: Callable[[str], EvaluatorPort] | None = None,
     ) -> Controller:
@@ -125,11 +117,8 @@ class ChiefRole:
           recorder: events, metrics, timeline, progress.
           servers: returns the servers by address; called when they are needed.
           holder_at: returns the role at an address that can take a snapshot of the state.
-          hooks: (function, every so many units).
           renew: has every worker's process started again (see `assemble`).
-          restarts: whether the run is saved and ends at each planned switch.
           num_devices: local devices of each worker, among which a communicator chooses.
-          watchdog: watchdog of the process.
           placement: where workers that are threads of this process compute, and states are measured.
           evaluator_at: returns the worker at an address, which measures states in place of this process where it has
             the better devices (see `Run.is_measured_by_workers`); None where workers are threads of this process.
@@ -142,7 +131,7 @@ class ChiefRole:
             control,
             recorder,
             clock,
-            hooks=[*hooks],
+            hooks=[*self._hooks],
             switches=opening.switches,
         )
         evaluator = run.evaluator(placement)
@@ -153,7 +142,7 @@ class ChiefRole:
             evaluator=evaluator,
             clock=clock,
             committed=self.committed,
-            watchdog=watchdog,
+            watchdog=self._watchdog,
             elsewhere=partial(self._measured_by_a_worker, evaluator_at) if evaluator_at else None,
         )
         return assemble(
@@ -179,9 +168,9 @@ class ChiefRole:
                 renew=renew,
                 forget=self._forget,
                 restarted=self._restarted,
-                restarts=restarts,
+                restarts=self._restarts,
                 num_devices=num_devices,
-                watchdog=watchdog,
+                watchdog=self._watchdog,
             ),
         )
 

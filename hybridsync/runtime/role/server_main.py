@@ -25,7 +25,7 @@ from hybridsync.runtime.role.heartbeat import (
 )
 from hybridsync.runtime.role.role_pipe import RoleSpec
 from hybridsync.runtime.role.server_wiring import primary_services
-from hybridsync.runtime.wiring.transport import transport_of
+from hybridsync.runtime.wiring import transport_of
 from hybridsync.security.keyring import Keyring
 from hybridsync.server.endpoint import OptimizerEndpoint
 from hybridsync.server.partition import PRIMARY, Contributions, partition

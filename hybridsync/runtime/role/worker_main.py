@@ -30,8 +30,7 @@ from hybridsync.runtime.role.heartbeat import (
 )
 from hybridsync.runtime.role.role_pipe import RoleSpec
 from hybridsync.runtime.role.worker_wiring import unit_tracer, worker_context, worker_loop, worker_recorder
-from hybridsync.runtime.wiring.collectives import collectives_of
-from hybridsync.runtime.wiring.transport import transport_of
+from hybridsync.runtime.wiring import collectives_of, transport_of
 from hybridsync.security.keyring import Keyring
 from hybridsync.server.partition import partition
 from hybridsync.storage.apply_log import open_apply_log

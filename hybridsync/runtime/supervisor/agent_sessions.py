@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from hybridsync import __version__
-from hybridsync.chief.package_versions import check_version
+from hybridsync.chief.message_checks import check_version
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock, Waits
 from hybridsync.core.errors import AgentReplaced, ConfigError, InvalidMessage, StaleAgent, UnknownRole, WaitTimeout
 from hybridsync.core.plan import MOST_ENTRIES
 from hybridsync.interfaces.agents import MOST_LINES, MOST_POLL_SECS, AgentHello, AgentReply, AgentReport, AgentWelcome
-from hybridsync.runtime.agent.numbered_lines import ReceivedLines, SentLines
+from hybridsync.runtime.agent.agent_exchange import ReceivedLines, SentLines
 
 MOST_UNTAKEN = MOST_LINES
 """Events of a session that wait for the supervisor; the agent keeps more of them until there is room."""

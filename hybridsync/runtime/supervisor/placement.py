@@ -1,15 +1,21 @@
-"""Keeps which roles of a run are still to be started, which are being started on which host, and which run."""
+"""Which roles are to start, and on which hosts; for how long workers wait for a host; whose fault an end is."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hybridsync.cluster.role_assignment import RoleAssignment
 from hybridsync.interfaces.messages import Process, RoleEvent
 from hybridsync.runtime.agent.host_messages import Key, KillRole
 from hybridsync.runtime.agent.role_process import describe_exit
+from hybridsync.runtime.supervisor.process_group_service import ProcessGroupService
 from hybridsync.runtime.supervisor.run_hosts import RunHosts
+
+if TYPE_CHECKING:  # it imports this module
+    from hybridsync.runtime.supervisor.supervisor import SupervisorSpec
 
 
 class Placement:
@@ -173,3 +179,191 @@ class RunningRole:
     def name(self) -> str:
         """Name of the role in messages."""
         return self.role if self.role == "chief" else f"{self.role} {self.role_id}"
+
+
+class Step(enum.Enum):
+    """Names the next step about the hosts that are missing."""
+
+    WAIT, BEGIN, GO_ON_WITHOUT, FAIL = range(4)
+
+
+class Beginning:
+    """Waits for the hosts of a run while its workers have not met in their process group.
+
+    A run begins when every host is there; with `min_workers`, some seconds after it has as many. If a host is missing
+    for `attach_secs`, others with free slots take its roles; or the run begins without its workers, if it has as many
+    as it needs; or it ends. One host begins at once.
+
+    Once its workers have met, the run is in progress. If they are to meet in another group then, and a host is away,
+    they wait for `patience_secs` and continue in a group without it. Each host is waited for once in a group: one that
+    is lost again and again does not delay the others each time. With fewer than `min_workers` they wait for
+    `attach_secs`, and the run ends.
+
+    Args:
+      spec: describes the run.
+      assignment: assignment of the roles to hosts.
+      now: monotonic seconds.
+
+    Attributes:
+      absent: hosts that never were there, and are waited for.
+      has_begun: whether there is a group for workers to join.
+    """
+
+    def __init__(self, spec: SupervisorSpec, assignment: RoleAssignment, now: float) -> None:
+        self._spec, self._assignment = spec, assignment
+        self.absent = {*range(1, spec.num_hosts)}
+        self.has_begun = False
+        self._said = ""
+        self._joined_at = self._renewed_at = 0.0
+        self._lost_at: dict[int, float] = {}  # in this group, for the first time
+        self._deadline = now + spec.attach_secs
+
+    def host_joined(self, host: int, now: float) -> None:
+        """Take note that a host is there."""
+        self.absent.discard(host)
+        self._joined_at = now
+
+    def host_lost(self, host: int, now: float) -> None:
+        """Take note that a host is gone: the others wait for it."""
+        self._lost_at.setdefault(host, now)
+        self._deadline = now + self._spec.attach_secs
+
+    def group_renewed(self, now: float) -> None:
+        """Take note that the workers are to form another group: the wait for each of them begins again."""
+        self._renewed_at = now
+        self._lost_at.clear()
+
+    def step(self, now: float, slots: tuple[int, ...], group: ProcessGroupService, placement: Placement) -> Step:
+        """Return what to do now.
+
+        Args:
+          now: monotonic seconds.
+          slots: the workers that are to run.
+          group: process group that the workers join.
+          placement: placement of the roles.
+        """
+        if group.was_complete:
+            return self._step_under_way(now, slots, group, placement)
+        present, fewest = len(placement.present(slots)), min(self._spec.min_workers, len(slots))
+        is_settled = now >= self._joined_at + self._spec.settle_secs
+        if not self.has_begun and (not self.absent or (is_settled and 0 < fewest <= present)):
+            return self._go(Step.BEGIN, "")
+        if now < self._deadline:
+            return Step.WAIT
+        hosts = ", ".join(map(str, sorted(self.absent)))
+        self.absent.clear()  # their roles go to others from now on
+        self._deadline = now + self._spec.attach_secs
+        missing = placement.missing(slots)
+        if len(placement.present(slots)) < (fewest or len(slots)) or any(role != "worker" for role, _ in missing):
+            return self._fail(missing)
+        begins = f"the run begins without host {hosts}: " if hosts else ""
+        said = begins and begins + ("the others have workers enough" if missing else "others have slots for all")
+        if not self.has_begun:
+            return self._go(Step.BEGIN, said)
+        if any(slot in group.slots for _, slot in missing):  # the others wait there for workers that do not come
+            return self._go(Step.GO_ON_WITHOUT, said)
+        self._said = said
+        return Step.WAIT
+
+    def _step_under_way(
+        self, now: float, slots: tuple[int, ...], group: ProcessGroupService, placement: Placement
+    ) -> Step:
+        """Return what to do now that the workers have met before, in this group or a former one."""
+        if now >= self._deadline:
+            self.absent.clear()  # their roles go to others from now on
+        missing = [key for key in placement.missing(slots) if key[0] == "worker" and key[1] in group.slots]
+        if group.is_complete or not missing:
+            return Step.WAIT
+        if len(placement.present(slots)) < max(1, min(self._spec.min_workers, len(slots))):
+            until = max(self._deadline, self._renewed_at + self._spec.attach_secs)
+            return self._fail(missing) if now >= until else Step.WAIT
+        if now < max(self._lost_at.values(), default=0.0) + self._spec.patience_secs:
+            return Step.WAIT
+        return self._go(Step.GO_ON_WITHOUT, f"the run goes on without host {self._homes(missing)}: it is away")
+
+    def take_said(self) -> str:
+        """Return what the user is told of the last step that was no wait, once."""
+        said, self._said = self._said, ""
+        return said
+
+    def _fail(self, missing: list[Key]) -> Step:
+        hosts = self._homes(missing)
+        self._said = (
+            f"error: host {hosts} has not attached to the head at {self._spec.head} within "
+            f"{self._spec.attach_secs:g} s; start `hybridsync host --index={hosts.partition(',')[0]}` there, take "
+            "fewer --hosts, or begin with fewer workers: --workers=FEWEST..MOST"
+        )
+        return Step.FAIL
+
+    def _homes(self, keys: list[Key]) -> str:
+        return ", ".join(map(str, sorted({self._assignment.home(*key) for key in keys})))
+
+    def _go(self, step: Step, said: str) -> Step:
+        self.has_begun, self._said = True, said
+        return step
+
+
+MAX_FAILURES = 4
+"""How often a role fails in a row, by itself, until it is given up."""
+
+
+class CrashLoop:
+    """Tells a role that fails again and again by itself from one that is killed from outside.
+
+    Failures count while they follow each other: a process that lives for longer than the window, its start included,
+    begins anew. So a role that needs longer than that to start is never given up. Processes that ended on one unit
+    count once: two of them make the unit a suspect, not the role (see `hybridsync.chief.bad_units`).
+
+    >>> loop = CrashLoop(limit=1, window_secs=30.0)
+    >>> loop.add("worker 3", lived_secs=40.0), loop.add("worker 3", lived_secs=29.0)
+    (False, True)
+    >>> loop.add("worker 1", lived_secs=1.0, unit=7), loop.add("worker 1", lived_secs=1.0, unit=7)
+    (False, False)
+
+    Args:
+      limit: failures of one role that are borne.
+      window_secs: the time after which a process counts as a good one.
+    """
+
+    def __init__(self, limit: int = MAX_FAILURES - 1, window_secs: float = 30.0) -> None:
+        self._limit = limit
+        self._window_secs = window_secs
+        self._failures: dict[str, list[int]] = {}
+
+    def add(self, name: str, lived_secs: float, unit: int = -1, *, by_itself: bool = True) -> bool:
+        """Note the end of a process that lived for so long; returns whether that was one failure too many."""
+        if lived_secs > self._window_secs:
+            self._failures.pop(name, None)
+        if not by_itself:
+            return False
+        before = self._failures.get(name, [])
+        ended_on = {name: units for name, units in self._failures.items() if unit >= 0 and unit in units}
+        if ended_on.keys() - {name}:  # it ends any worker that computes it
+            for other, units in ended_on.items():
+                self._failures[other] = [each for each in units if each != unit]
+            return False
+        self._failures[name] = before if name in ended_on else [*before, unit]
+        return len(self._failures[name]) > self._limit
+
+
+LONGEST_STEP_SECS = 2.0
+"""A longer time between two looks is the looker's own pause: a machine that was suspended stops all its processes."""
+
+
+class Stillness:
+    """Counts for how long what is looked at has not changed, without the time in which nobody looked.
+
+    >>> stillness = Stillness()
+    >>> [stillness.look("a", now) for now in (0.0, 1.0, 2.0, 600.0)], stillness.look("b", 601.0)
+    ([0.0, 1.0, 2.0, 4.0], 0.0)
+    """
+
+    def __init__(self) -> None:
+        self._seen: object = None
+        self._looked_at = self._secs = 0.0
+
+    def look(self, seen: object, now: float) -> float:
+        """Return the seconds for which `seen` has been the same."""
+        self._secs = self._secs + min(now - self._looked_at, LONGEST_STEP_SECS) if seen == self._seen else 0.0
+        self._seen, self._looked_at = seen, now
+        return self._secs

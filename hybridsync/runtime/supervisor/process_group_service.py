@@ -7,7 +7,7 @@ from absl import logging
 from hybridsync.collectives.backend import NO_GROUP, STOP_SECS, Service
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.runtime.agent.role_addresses import RoleAddresses
-from hybridsync.runtime.wiring.collectives import collectives_of
+from hybridsync.runtime.wiring import collectives_of
 
 LINGER_SECS = 5.0
 """How long a former group is served on.

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -28,30 +31,150 @@ from hybridsync.core.errors import (
     EXIT_RESTARTS,
     AddressError,
     HybridSyncError,
+    InvalidMessage,
     RoleLost,
+    UnknownRole,
+    printable,
 )
-from hybridsync.interfaces.messages import STARTED_FIRST, Process, RoleEvent
+from hybridsync.interfaces.messages import MOST_REASON_CHARS, STARTED_FIRST, Process, RoleEvent
 from hybridsync.runtime.agent.fork_server import log_tail
 from hybridsync.runtime.agent.host_agent import HostAgent, HostSpec
 from hybridsync.runtime.agent.host_messages import Ended, Key, NotStarted, Reported, Started, StartRole
 from hybridsync.runtime.agent.role_addresses import RoleAddresses
 from hybridsync.runtime.end_signals import WARNINGS, Parent, WakePipe
+from hybridsync.runtime.role.role_pipe import RoleSpec
 from hybridsync.runtime.supervisor.agent_sessions import AgentSessions
-from hybridsync.runtime.supervisor.beginning import Beginning, Step
-from hybridsync.runtime.supervisor.event_outbox import Outbox
-from hybridsync.runtime.supervisor.failing_roles import MAX_FAILURES, CrashLoop, Stillness
-from hybridsync.runtime.supervisor.placement import Placement, RunningRole
+from hybridsync.runtime.supervisor.placement import (
+    MAX_FAILURES,
+    Beginning,
+    CrashLoop,
+    Placement,
+    RunningRole,
+    Step,
+    Stillness,
+)
 from hybridsync.runtime.supervisor.process_group_service import ProcessGroupService
 from hybridsync.runtime.supervisor.run_hosts import HostEvent, HostJoined, HostLost, RunHosts
-from hybridsync.runtime.supervisor.run_keys import rotate_if_due
-from hybridsync.runtime.supervisor.supervisor_spec import SupervisorSpec
+from hybridsync.runtime.supervisor.run_keys import RunKeys, rotate_if_due
 from hybridsync.runtime.user_output import say
-from hybridsync.runtime.wiring.collectives import choose
-from hybridsync.runtime.wiring.transport import choose as choose_link
+from hybridsync.runtime.wiring import AUTO, choose_collective, choose_link, collectives_of
 
 if TYPE_CHECKING:
     from hybridsync.interfaces.ports import HeadPort, SupervisorPort
     from hybridsync.transport.link import Serving
+
+
+@dataclass(frozen=True)
+class SupervisorSpec:
+    """Describes the run whose processes a supervisor starts and watches.
+
+    Attributes:
+      argv: the run's flags, handed on to every role.
+      workdir: exists or can be made; logs go to `logs/` in it.
+      num_workers: worker processes.
+      num_servers: server processes.
+      host: address at whose ports the roles serve; "" for sockets, which no other user can reach.
+      port: port of the chief, where there is a host; 0 takes a free one.
+      keys: keys of the run's roles.
+      command: program of every role.
+      start_secs: seconds until the chief must serve.
+      preempt_secs: seconds until the chief must have saved and left, once asked to.
+      grace_secs: seconds for the others to leave when the chief has.
+      start_again_secs: seconds for which the start of a role is tried again while there is no process or memory for it.
+      silent_secs: seconds for which the chief may show no sign of life, before it is replaced; `start_secs` if they are
+        more, as long as it does not serve.
+      collective: kind of collectives among the workers: "auto", "host" or "shm".
+      link: kind of links that carry buffers between processes: "auto", "grpc", "shm" or "tcp".
+      num_devices: local devices of each worker; None for as many as the collectives need.
+      num_threads: number of threads with which XLA computes in each role; None leaves it to XLA.
+      compilation_cache: folder of compiled programs, checked; "" for what JAX itself keeps.
+      worker_environments: environment variables of this host's worker processes (see `HostSpec`).
+      min_workers: number of workers with which the run begins if hosts are missing; 0 for all.
+      num_hosts: number of hosts of the run; agents of all but this one attach to its head.
+      head: address of the head, host:port, at which the agents attach; "" for one host.
+      config_digest: digest of the configuration, which all hosts must have.
+      slots: maximum number of workers on this host; 0 for its share.
+      lease_secs: seconds that an agent may be silent before its host counts as lost.
+      patience_secs: seconds that a role waits for its host before it starts on a different one; and in the middle of a
+        run, seconds that workers that are to meet wait for a host that is away.
+      attach_secs: seconds that the first step waits for a host, before its roles start on others, the run begins with
+        `min_workers` of its workers, or it ends.
+      settle_secs: seconds that the run waits for further hosts, when it could begin with fewer.
+      needs_process_group: whether workers find a process group when they start, or only once a phase needs it.
+      sums_refused: reason why workers may not sum between the run's hosts, for the chief; "" where they may.
+      lock_nonce: nonce of the workdir's lock, for the chief; "" if the workdir is not locked.
+      opened: monotonic seconds at which the command began.
+      lock_lost: returns why the workdir is another run's by now, "" while it is not; asks no disk.
+    """
+
+    argv: tuple[str, ...]
+    workdir: Path
+    num_workers: int
+    num_servers: int = 1
+    host: str = ""
+    port: int = 0
+    keys: RunKeys = field(default_factory=RunKeys)
+    command: tuple[str, ...] = (sys.executable, "-m", "hybridsync.cli.train")
+    start_secs: float = 120.0
+    preempt_secs: float = 120.0
+    grace_secs: float = 5.0
+    start_again_secs: float = 300.0
+    silent_secs: float = 60.0
+    collective: str = AUTO
+    link: str = AUTO
+    num_devices: int | None = None
+    num_threads: int | None = None
+    compilation_cache: str = ""
+    worker_environments: Sequence[Mapping[str, str]] = ({},)
+    min_workers: int = 0
+    num_hosts: int = 1
+    head: str = ""
+    config_digest: str = ""
+    slots: int = 0
+    lease_secs: float = 15.0
+    patience_secs: float = 20.0
+    attach_secs: float = 300.0
+    settle_secs: float = 5.0
+    needs_process_group: bool = True
+    sums_refused: str = ""
+    lock_nonce: str = ""
+    opened: float = field(default_factory=SYSTEM_CLOCK.monotonic)
+    lock_lost: Callable[[], str] = lambda: ""
+
+    def role_spec(
+        self,
+        role: str,
+        role_id: int,
+        restart_count: int,
+        coordinator: str,
+        slots: tuple[int, ...],
+        *,
+        collective: str,
+        link: str,
+        listen: str,
+    ) -> RoleSpec:
+        """Return what a role is told (see `RoleSpec`); its host adds what it alone knows."""
+        return RoleSpec(
+            role,
+            role_id,
+            restart_count,
+            coordinator=coordinator,
+            workdir=str(self.workdir.absolute()),
+            num_workers=self.num_workers,
+            num_servers=self.num_servers,
+            host="",
+            collective=collective,
+            link=link,
+            num_devices=self.num_devices or collectives_of(collective).num_devices,
+            num_threads=self.num_threads,
+            slots=slots,
+            listen=listen,
+            keys=self.keys.of(role, role_id),
+            sums_refused=self.sums_refused if role == "chief" else "",
+            lock_nonce=self.lock_nonce if role == "chief" else "",
+            opened=self.opened,
+        )
+
 
 _TICK_SECS = 1.0
 _END_SECS = 5.0
@@ -127,7 +250,7 @@ class Supervisor:
         spec = self._spec
         try:
             with closing(RoleAddresses(spec.host, spec.port, num_hosts=spec.num_hosts)) as addresses:
-                self._collective = choose(spec.collective, spec.num_workers, sockets=addresses.has_sockets)
+                self._collective = choose_collective(spec.collective, spec.num_workers, sockets=addresses.has_sockets)
                 self._link = choose_link(spec.link, sockets=addresses.are_sockets, hosts=spec.num_hosts)
                 lease_secs = spec.lease_secs if spec.num_hosts > 1 else 0.0
                 needed = spec.needs_process_group
@@ -514,3 +637,78 @@ class Supervisor:
         if code == EXIT_RESTARTS and self._asked:  # after the chief had saved at a switch
             code = EXIT_PREEMPTED
         return EXIT_REFUSED if self._mistakes and code in (EXIT_PREEMPTED, EXIT_FAILED) else code
+
+
+RETRY_SECS = 1.0
+
+
+class Outbox:
+    """Keeps what the chief has not heard, and delivers it when there is one.
+
+    Args:
+      connect: makes a connection to the chief from its address; every call on it has a deadline.
+      say: shows a line to the user.
+    """
+
+    def __init__(self, connect: Callable[[str], SupervisorPort], say: Callable[[str], None]) -> None:
+        self._connect, self._say = connect, say
+        self._chief: SupervisorPort | None = None
+        self._waiting: deque[tuple[str, RoleEvent | None]] = deque()
+        self._lasting: list[RoleEvent] = []
+        self._preempts = False
+        self._retry_at = 0.0
+
+    def started(self, event: RoleEvent) -> None:
+        """Tell of a process that was started."""
+        self._waiting.append(("role_started", _told(event)))
+
+    def report_lost(self, event: RoleEvent) -> None:
+        """Tell of a process that ended, and tell each later chief what it cannot find on disk: unit, end, refusal."""
+        event = _told(event)
+        self._waiting.append(("role_lost", event))
+        if event.unit >= 0 or event.quarantined or event.is_refusal:
+            self._lasting.append(event)
+
+    def preempt(self) -> None:
+        """Ask the chief to save and leave, before anything else is told but the refusals, which its summary names."""
+        self._preempts = True
+        refusals = (at for at, (_, event) in enumerate(self._waiting, 1) if event is not None and event.is_refusal)
+        self._waiting.insert(max(refusals, default=0), ("preempt", None))
+
+    def repeat(self) -> None:
+        """Tell another chief again what only the memory of the last one held."""
+        self._waiting.extend(("role_lost", event) for event in self._lasting)
+
+    def repeat_preemption(self) -> None:
+        """Ask another chief to save and leave, if the last one was asked."""
+        if self._preempts and ("preempt", None) not in self._waiting:
+            self._waiting.append(("preempt", None))
+
+    def deliver(self, address: str) -> None:
+        """Hand over the waiting events, in order; one that the chief does not take is tried again a second later."""
+        if SYSTEM_CLOCK.monotonic() < self._retry_at:
+            return
+        try:
+            if self._chief is None:
+                self._chief = self._connect(address)
+            while self._waiting:
+                try:
+                    self._hand_over(self._chief, *self._waiting[0])
+                except (InvalidMessage, UnknownRole) as error:  # it never becomes right, and others wait for it
+                    self._say(f"the chief does not take what became of a process: {error}")
+                self._waiting.popleft()
+        except HybridSyncError:  # the chief is slow, or its end is the next thing to be seen
+            self._retry_at = SYSTEM_CLOCK.monotonic() + RETRY_SECS
+
+    def _hand_over(self, chief: SupervisorPort, kind: str, event: RoleEvent | None) -> None:
+        if event is None:
+            chief.preempt()
+        elif kind == "role_lost":
+            chief.role_lost(event)
+        else:
+            chief.role_started(event)
+
+
+def _told(event: RoleEvent) -> RoleEvent:
+    """Return an event as the chief takes it: a role's last words may be long, and hold line breaks."""
+    return replace(event, reason=printable(event.reason)[:MOST_REASON_CHARS])

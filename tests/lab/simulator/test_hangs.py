@@ -13,7 +13,7 @@ from hybridsync.lab.simulator.event_loop import VirtualClock
 from hybridsync.lab.testing.checks import Violation
 from hybridsync.lab.testing.schedules import Schedule
 from hybridsync.lab.testing.trials import QUICK, Outcome, run_of, try_schedule
-from hybridsync.phases import hung_members, progress_watchdog
+from hybridsync.phases import housekeeping, hung_members
 from hybridsync.protocols import REGISTRY
 from hybridsync.protocols.modes import SERVER
 from hybridsync.telemetry.events import NullEventLog
@@ -157,7 +157,7 @@ def test_a_hang_tells_the_same_story_every_time(plan: str) -> None:
 
 def test_a_hang_that_nobody_looks_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: no member ever hangs, as before; the schedule stands still and says so."""
-    monkeypatch.setattr(progress_watchdog, "judge", lambda *args, **options: hung_members.Judgement({}, {}))
+    monkeypatch.setattr(housekeeping, "judge", lambda *args, **options: hung_members.Judgement({}, {}))
     with pytest.raises(Violation, match="has not ended after"):
         tried("ssp", hanging(1))
 

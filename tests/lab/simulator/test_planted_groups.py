@@ -13,7 +13,7 @@ from hybridsync.lab.simulator.cluster import Scenario
 from hybridsync.lab.simulator.simulated_replica import Replica
 from hybridsync.lab.testing.schedules import GROUP_PLANS, draw
 from hybridsync.lab.testing.trials import try_schedule
-from hybridsync.phases.progress_watchdog import ProgressWatchdog
+from hybridsync.phases.housekeeping import ProgressWatchdog
 from hybridsync.protocols.group_generators import GroupRule
 from hybridsync.protocols.group_queue import Queued
 from hybridsync.worker.group_engine import GroupEngine

@@ -13,8 +13,16 @@ import pytest
 
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
 from hybridsync.interfaces.agents import AgentHello, AgentReport, AgentWelcome
-from hybridsync.runtime.agent.agent_exchange import AgentExchange, HeadAway, HeadFenced, HeadOrder, HeadWelcomed, Stage
-from hybridsync.runtime.agent.numbered_lines import ReceivedLines, SentLines
+from hybridsync.runtime.agent.agent_exchange import (
+    AgentExchange,
+    HeadAway,
+    HeadFenced,
+    HeadOrder,
+    HeadWelcomed,
+    ReceivedLines,
+    SentLines,
+    Stage,
+)
 from hybridsync.runtime.supervisor import agent_sessions
 from hybridsync.runtime.supervisor.agent_sessions import AgentAttached, AgentEvent, AgentSessions
 from tests.runtime.agents import LEASE_SECS, hello, sessions_of

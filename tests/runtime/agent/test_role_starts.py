@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from hybridsync.runtime.agent import role_starts
+from hybridsync.runtime.agent import role_process
 from hybridsync.runtime.agent.host_messages import StartRole
-from hybridsync.runtime.agent.role_starts import Starts
+from hybridsync.runtime.agent.role_process import Starts
 
 
 class Process:
@@ -48,8 +48,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Process]:
         return found[-1]
 
     client = SimpleNamespace(fd=0, close=lambda: None)
-    monkeypatch.setattr(role_starts, "ForkServerClient", lambda *values: client)
-    monkeypatch.setattr(role_starts, "RoleProcess", process)
+    monkeypatch.setattr(role_process, "ForkServerClient", lambda *values: client)
+    monkeypatch.setattr(role_process, "RoleProcess", process)
     return found
 
 

@@ -11,12 +11,11 @@ import pytest
 from hybridsync.cluster.role_assignment import RoleAssignment
 from hybridsync.collectives.backend import NO_GROUP
 from hybridsync.runtime.agent.role_addresses import RoleAddresses
-from hybridsync.runtime.supervisor.beginning import Beginning, Step
-from hybridsync.runtime.supervisor.placement import Placement, RunningRole
+from hybridsync.runtime.supervisor.placement import Beginning, Placement, RunningRole, Step
 from hybridsync.runtime.supervisor.process_group_service import ProcessGroupService
 from hybridsync.runtime.supervisor.run_hosts import RunHosts
-from hybridsync.runtime.supervisor.supervisor_spec import SupervisorSpec
-from hybridsync.runtime.wiring.collectives import HOST
+from hybridsync.runtime.supervisor.supervisor import SupervisorSpec
+from hybridsync.runtime.wiring import HOST
 
 SLOTS = (0, 1, 2)
 PATIENCE_SECS, ATTACH_SECS, BEFORE_SECS = 20.0, 300.0, 10.0

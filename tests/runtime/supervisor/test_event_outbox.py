@@ -12,7 +12,7 @@ from hybridsync.chief.service import ChiefService
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.interfaces.messages import STARTED_FIRST, RoleEvent
 from hybridsync.interfaces.ports import SupervisorPort
-from hybridsync.runtime.supervisor.event_outbox import Outbox
+from hybridsync.runtime.supervisor.supervisor import Outbox
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from tests.chief.chiefs import Chief

@@ -11,7 +11,7 @@ from hybridsync.collectives.mesh.sockets import listening
 from hybridsync.runtime.agent.role_addresses import RoleAddresses
 from hybridsync.runtime.supervisor import process_group_service
 from hybridsync.runtime.supervisor.process_group_service import ProcessGroupService
-from hybridsync.runtime.wiring.collectives import HOST
+from hybridsync.runtime.wiring import HOST
 
 
 def test_nothing_listens_before_workers_are_to_sum() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from hybridsync.runtime.supervisor.failing_roles import MAX_FAILURES
+from hybridsync.runtime.supervisor.placement import MAX_FAILURES
 from tests.runtime.supervised import Begin, gone
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from hybridsync.runtime.agent.role_process import describe_exit
 from hybridsync.runtime.role.role_pipe import Child
-from hybridsync.runtime.supervisor.failing_roles import CrashLoop
+from hybridsync.runtime.supervisor.placement import CrashLoop
 from tests.runtime.supervised import CHIEF, ROOT, WAIT_SECS, Begin, gone, seed_of
 
 

@@ -17,10 +17,8 @@ from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.ports import SupervisorPort
 from hybridsync.runtime.agent.host_messages import Ended
 from hybridsync.runtime.agent.role_addresses import RoleAddresses
-from hybridsync.runtime.supervisor.failing_roles import MAX_FAILURES
-from hybridsync.runtime.supervisor.placement import RunningRole
-from hybridsync.runtime.supervisor.supervisor import Supervisor
-from hybridsync.runtime.supervisor.supervisor_spec import SupervisorSpec
+from hybridsync.runtime.supervisor.placement import MAX_FAILURES, RunningRole
+from hybridsync.runtime.supervisor.supervisor import Supervisor, SupervisorSpec
 from tests.runtime.supervised import CHIEF, NUM_PROCESSES, Begin, gone, seed_of
 
 

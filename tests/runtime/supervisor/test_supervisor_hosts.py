@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hybridsync.interfaces.messages import STARTED_FIRST
-from hybridsync.runtime.supervisor.failing_roles import MAX_FAILURES
+from hybridsync.runtime.supervisor.placement import MAX_FAILURES
 from tests.runtime.supervised import Begin, Run
 
 TWO_HOSTS = {"num_hosts": 2, "host": "127.0.0.1", "collective": "host"}

@@ -1,1 +1,0 @@
-"""Where a transport or a collective backend is chosen: a new one is a line in one file."""
