@@ -92,7 +92,7 @@ def workers_are_killed_under_asp(
         job.until_phase("asp")
         dead = set()
         for worker in victims:
-            job.pause(0.3)
+            job.pause(1.0)  # on a busy machine, too, it has pushed a unit since the servers' last report
             dead.add(job.kill_worker(worker))
         for pid in dead:
             assert job.until_lost(pid)["reason"] == "signal SIGKILL"
