@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A script's shell starts what it puts into its background with SIGINT ignored, and a run reads from that whether it is
+# to outlive its parent: tests and the processes that they start begin as if typed.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest.register_assert_rewrite("tests.multiprocess.job", "tests.multiprocess.scenarios")
 
