@@ -10,7 +10,7 @@ EXIT_COMPLETED = 0
 EXIT_REFUSED = 1
 EXIT_FAILED = 70
 EXIT_PREEMPTED = 75
-EXIT_RESTARTS = 76
+RESTARTING = 76
 """Of a chief, to the supervisor alone: saved at a switch, at which all roles are to start again."""
 EXIT_INTERRUPTED = 130
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from hybridsync import __version__
 from hybridsync.config import LoadedConfig, RunConfig
 from hybridsync.core.counted import counted
-from hybridsync.core.errors import EXIT_RESTARTS, AddressError, ConfigError, WorkdirError
+from hybridsync.core.errors import RESTARTING, AddressError, ConfigError, WorkdirError
 from hybridsync.core.work_deadlines import COMPILE_SECS
 from hybridsync.devices.environment import worker_environments
 from hybridsync.interfaces.agents import AgentHello
@@ -253,7 +253,7 @@ def supervise(launch: Launch) -> int:
             f"starting 1 chief, {counted(launch.config.servers, 'server')}, "
             f"{counted(launch.config.workers, 'worker')}; logs in {launch.workdir / 'logs'}"
         )
-        while (code := _supervisor(launch, lock, num_threads, cache, keys).run()) == EXIT_RESTARTS:
+        while (code := _supervisor(launch, lock, num_threads, cache, keys).run()) == RESTARTING:
             say("saved at a switch: all processes have ended, and start again")
             launch = replace(launch, argv=(*launch.argv, "--resume=auto"))
         return code

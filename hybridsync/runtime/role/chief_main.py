@@ -16,7 +16,7 @@ from absl import logging
 
 from hybridsync.chief.run_state import RunStateSpec
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, EXIT_RESTARTS, AddressError
+from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, RESTARTING, AddressError
 from hybridsync.core.work_deadlines import LOOP_SECS, Watching
 from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.ports import ServerPort, SnapshotSource
@@ -128,7 +128,7 @@ def run_chief(
         recorder.close()
         opening.lock.release()
     if summary.exit == "restarting":
-        return EXIT_RESTARTS
+        return RESTARTING
     return EXIT_COMPLETED if summary.is_over else EXIT_PREEMPTED
 
 

@@ -28,7 +28,7 @@ from hybridsync.core.errors import (
     EXIT_FAILED,
     EXIT_PREEMPTED,
     EXIT_REFUSED,
-    EXIT_RESTARTS,
+    RESTARTING,
     AddressError,
     HybridSyncError,
     InvalidMessage,
@@ -634,7 +634,7 @@ class Supervisor:
 
     def _blamed(self, code: int) -> int:
         """Return the exit code of a run that ends with `code`: a mistake of the user's comes before what it led to."""
-        if code == EXIT_RESTARTS and self._asked:  # after the chief had saved at a switch
+        if code == RESTARTING and self._asked:  # after the chief had saved at a switch
             code = EXIT_PREEMPTED
         return EXIT_REFUSED if self._mistakes and code in (EXIT_PREEMPTED, EXIT_FAILED) else code
 

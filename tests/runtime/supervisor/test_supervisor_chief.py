@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from hybridsync.core.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_REFUSED, EXIT_RESTARTS
+from hybridsync.core.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_REFUSED, RESTARTING
 from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.ports import SupervisorPort
 from hybridsync.runtime.agent.host_messages import Ended
@@ -384,13 +384,13 @@ def test_a_mistake_of_the_users_is_what_the_exit_code_says_whatever_it_led_to(
     assert watch.inside._leaving[0] == expected
 
 
-@pytest.mark.parametrize(("asked", "expected"), [(False, EXIT_RESTARTS), (True, EXIT_PREEMPTED)])
+@pytest.mark.parametrize(("asked", "expected"), [(False, RESTARTING), (True, EXIT_PREEMPTED)])
 def test_a_run_that_is_asked_to_stop_does_not_restart_at_a_switch(
     tmp_path: Path, *, asked: bool, expected: int
 ) -> None:
     watch = Watch(tmp_path, 1)
     watch.inside._asked = asked
-    watch.ends("chief", 0, EXIT_RESTARTS)
+    watch.ends("chief", 0, RESTARTING)
     assert watch.inside._leaving[0] == expected
 
 
