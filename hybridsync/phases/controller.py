@@ -64,6 +64,7 @@ class RunStage:
           WaitTimeout: it stands still, and its workers are threads, which cannot be given up.
         """
         phase = self._run.state.current_phase
+        self._run.state.restarts = False  # a phase that was to end so may have broken
         while True:
             over = self._run.control.watch(
                 lambda chief: chief.is_over(phase), min(self._tick_secs, self._run.saving.secs_to_retry)

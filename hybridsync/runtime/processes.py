@@ -41,6 +41,7 @@ from hybridsync.runtime.agent.host_resources import (
 )
 from hybridsync.runtime.agent.role_addresses import LOOPBACK, check_head, check_own_address, check_port
 from hybridsync.runtime.cluster_spec import ClusterSpec, digest_of
+from hybridsync.runtime.end_signals import Parent
 from hybridsync.runtime.role import watchdog
 from hybridsync.runtime.role.compilation_cache import open_cache, use_cache
 from hybridsync.runtime.role.role_pipe import Child, RoleKeys, RoleSpec
@@ -253,7 +254,8 @@ def supervise(launch: Launch) -> int:
             f"starting 1 chief, {counted(launch.config.servers, 'server')}, "
             f"{counted(launch.config.workers, 'worker')}; logs in {launch.workdir / 'logs'}"
         )
-        while (code := _supervisor(launch, lock, num_threads, cache, keys).run()) == RESTARTING:
+        parent = Parent()
+        while (code := _supervisor(launch, lock, num_threads, cache, keys=keys, parent=parent).run()) == RESTARTING:
             say("saved at a switch: all processes have ended, and start again")
             launch = replace(launch, argv=(*launch.argv, "--resume=auto"))
         return code
@@ -277,7 +279,7 @@ def _check_places(launch: Launch) -> None:
 
 
 def _supervisor(
-    launch: Launch, lock: WorkdirLock, num_threads: int, compilation_cache: str, keys: RunKeys
+    launch: Launch, lock: WorkdirLock, num_threads: int, compilation_cache: str, *, keys: RunKeys, parent: Parent
 ) -> Supervisor:
     """Return the supervisor of a run whose workdir is locked."""
     # Not above: every role imports this file, and no role supervises.
@@ -322,7 +324,7 @@ def _supervisor(
         calls = 3 * (spec.num_hosts - 1) + 2
         return head_transport(keys.to_agents).serve_head(head, spec.head, calls, keys.admit)
 
-    return Supervisor(spec, connect, lock_fd=lock.held.descriptor, serve_head=serve_head)
+    return Supervisor(spec, connect, lock_fd=lock.held.descriptor, serve_head=serve_head, parent=parent)
 
 
 def attach(launch: Launch, cluster: ClusterSpec) -> int:

@@ -78,7 +78,7 @@ class RunHistory:
 
     @property
     def exit(self) -> str:
-        """Return how the run ended: "completed", "stopped", "preempted", "failed", or "unfinished" while it has not."""
+        """Return how the run ended: the `exit` of its summary, or "unfinished" while it has not."""
         return self.summary.get("exit", "unfinished")
 
     @property

@@ -91,7 +91,7 @@ class RunModel:
 
     Args:
         record: the record that the model was made from.
-        exit: "completed", "stopped", "preempted", "failed" or "unfinished".
+        exit: "completed", "stopped", "preempted", "restarting", "failed" or "unfinished".
         error: reason of a failure; None if the run did not fail.
         secs: the last moment of the run's training, on its own time axis; the last moment of all while it goes on.
         start_up_secs: seconds that the run's sessions took until their first units, which are not on that axis; None if

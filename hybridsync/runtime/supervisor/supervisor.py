@@ -193,6 +193,7 @@ class Supervisor:
       say: shows a line to the user.
       lock_fd: file descriptor of the workdir's lock, which each chief holds as well; None if the workdir is not locked.
       serve_head: serves the head, for the agents of further hosts; not called if there are none.
+      parent: the process that started the command; None looks for it now. It may end while a run restarts.
     """
 
     def __init__(
@@ -202,6 +203,7 @@ class Supervisor:
         say: Callable[[str], None] = say,
         lock_fd: int | None = None,
         serve_head: Callable[[HeadPort], Serving] | None = None,
+        parent: Parent | None = None,
     ) -> None:
         self._spec = spec
         self._serve_head = serve_head
@@ -229,7 +231,7 @@ class Supervisor:
         self._mistakes = set[str]()  # of the run's user, as roles have met them
         self._num_signals = 0
         self._broken_off = False
-        self._parent = Parent()
+        self._parent = parent or Parent()
         self._stillness = Stillness()
         self._preempt_deadline: float | None = None
         self._leaving: tuple[int, float] | None = None  # the chief's exit code, and until when the others may leave
@@ -255,7 +257,7 @@ class Supervisor:
                 lease_secs = spec.lease_secs if spec.num_hosts > 1 else 0.0
                 needed = spec.needs_process_group
                 self._group = ProcessGroupService(self._collective, addresses, lease_secs, is_needed=needed)
-                return self._run(addresses)
+                return self._final(self._run(addresses))
         except HybridSyncError:
             raise
         except Exception:  # noqa: BLE001 - Python itself would exit with 1, "input refused"; the traceback is shown
@@ -634,9 +636,11 @@ class Supervisor:
 
     def _blamed(self, code: int) -> int:
         """Return the exit code of a run that ends with `code`: a mistake of the user's comes before what it led to."""
-        if code == RESTARTING and self._asked:  # after the chief had saved at a switch
-            code = EXIT_PREEMPTED
-        return EXIT_REFUSED if self._mistakes and code in (EXIT_PREEMPTED, EXIT_FAILED) else code
+        return EXIT_REFUSED if self._mistakes and code in (EXIT_PREEMPTED, EXIT_FAILED, RESTARTING) else code
+
+    def _final(self, code: int) -> int:
+        """Return the exit code of a run whose roles have ended: asked to stop meanwhile, it does not restart."""
+        return EXIT_PREEMPTED if code == RESTARTING and self._asked else code
 
 
 RETRY_SECS = 1.0

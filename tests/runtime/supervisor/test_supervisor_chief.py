@@ -374,7 +374,10 @@ def test_the_chief_hears_of_every_role_that_refuses_and_the_user_once_of_each_re
     assert watch.said == ["error: the loss raised KeyError", "error: the loss raised TypeError"]
 
 
-@pytest.mark.parametrize(("code", "expected"), [(0, 0), (EXIT_PREEMPTED, EXIT_REFUSED), (EXIT_FAILED, EXIT_REFUSED)])
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(0, 0), (EXIT_PREEMPTED, EXIT_REFUSED), (EXIT_FAILED, EXIT_REFUSED), (RESTARTING, EXIT_REFUSED)],
+)
 def test_a_mistake_of_the_users_is_what_the_exit_code_says_whatever_it_led_to(
     tmp_path: Path, code: int, expected: int
 ) -> None:
@@ -384,14 +387,17 @@ def test_a_mistake_of_the_users_is_what_the_exit_code_says_whatever_it_led_to(
     assert watch.inside._leaving[0] == expected
 
 
-@pytest.mark.parametrize(("asked", "expected"), [(False, RESTARTING), (True, EXIT_PREEMPTED)])
-def test_a_run_that_is_asked_to_stop_does_not_restart_at_a_switch(
-    tmp_path: Path, *, asked: bool, expected: int
+@pytest.mark.parametrize(("signals", "expected"), [(0, RESTARTING), (1, EXIT_PREEMPTED)])
+def test_a_run_that_is_asked_to_stop_while_its_roles_leave_does_not_restart(
+    tmp_path: Path, signals: int, expected: int
 ) -> None:
     watch = Watch(tmp_path, 1)
-    watch.inside._asked = asked
     watch.ends("chief", 0, RESTARTING)
-    assert watch.inside._leaving[0] == expected
+    for _ in range(signals):
+        watch.inside._on_signal(signal.SIGTERM, None)
+    watch.inside._roles.clear()
+    with closing(RoleAddresses("127.0.0.1", num_hosts=2)) as addresses:  # without sockets
+        assert watch.inside._final(watch.inside._watch(-1, addresses)) == expected
 
 
 def test_a_mistake_of_the_users_is_what_the_exit_code_says_where_the_chief_does_not_leave(
