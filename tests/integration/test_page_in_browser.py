@@ -127,7 +127,7 @@ def test_pointer_and_arrow_keys_show_a_charts_figures(browser: Browser, one_run:
     browser.mouse("Moved", "h1")
     assert browser.value(TIP) == ""
     browser.value(f"document.querySelector('{AREA}').focus()")
-    for _ in range(30):
+    for _ in range(3):
         browser.key("ArrowRight")
     by_keys = browser.value(TIP)
     browser.mouse("Moved", AREA, x=1.0)
