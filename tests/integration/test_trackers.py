@@ -88,7 +88,9 @@ def test_a_run_is_shown_in_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     client = mlflow.MlflowClient(place)
     (shown,) = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
     assert shown.data.metrics.keys() >= TAGS and shown.info.status == "FINISHED"
-    assert shown.data.params["plan"] == "bsp:50%,asp" and "optimizer.name" not in shown.data.params
+    params = shown.data.params
+    assert params["plan"] == "bsp:50%,asp" and params["optimizer.learning_rate"] == "0.02"
+    assert params["optimizer.name"].startswith("custom("), "a lambda's name, and not the configuration's default"
     assert shown.data.tags["exit"] == "completed"
     history = client.get_metric_history(shown.info.run_id, "eval/accuracy")
     told = {(event["units"], event["accuracy"]) for event in events_of(workdir, "evaluation")}
