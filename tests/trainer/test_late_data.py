@@ -1,4 +1,4 @@
-"""What a worker waits for its data is a figure of its own, and no part of what it computes."""
+"""Waiting for data is a figure of its own, and no part of computing."""
 
 from __future__ import annotations
 
