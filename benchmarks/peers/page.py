@@ -123,15 +123,15 @@ def _panel(results: Results, case: str, title: str, ideal: float | None = None) 
 
 
 def _machine(results: Results) -> str:
-    loads = [each.load for each in results.measurements]
-    rows = [(name, value) for name, value in results.machine.items()]
-    if loads:
+    about = dict(results.machine)
+    if results.measurements:
         counts = Counter((each.case, each.system) for each in results.measurements).values()
-        rounds = f"{max(counts)}" + (f"; some have {min(counts)}" if min(counts) < max(counts) else "")
-        rows.append(("rounds of each figure", rounds))
-        rows.append(("load average when a measurement ended", _written(Spread.of(loads), digits=1)))
-    rows.append(("packages", "; ".join(f"{name}: {', '.join(pins)}" for name, pins in results.pins.items())))
-    return _table(("what", "value"), rows)
+        fewer = f"; some have {min(counts)}" if min(counts) < max(counts) else ""
+        about["rounds of each figure"] = f"{max(counts)}{fewer}"
+        loads = Spread.of(each.load for each in results.measurements)
+        about["load average when a measurement ended"] = _written(loads, digits=1)
+    about["packages"] = "; ".join(f"{name}: {', '.join(pins)}" for name, pins in results.pins.items())
+    return _table(tuple(about), [tuple(about.values())])
 
 
 def _machines(results: Results) -> str:
@@ -148,7 +148,7 @@ def _machines(results: Results) -> str:
             for figure, ours, both in other_machines.beside(results, machine)
             if figure.what != "figure"
         ]
-        about = _table(("what", "value"), machine.machine.items())
+        about = _table(tuple(machine.machine), [tuple(machine.machine.values())])
         tables.append(f"{about}\n\n{_table(('figure', here, machine.name, 'over both'), rows)}")
     return "\n\n".join(tables)
 
