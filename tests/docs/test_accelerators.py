@@ -22,7 +22,6 @@ def run(folder: Path, code: list[str], num_devices: int) -> list[float]:
     """Run blocks on so many devices, and return the accuracies that they print."""
     environment = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(num_devices)}
     shown = output(code, folder, environment=environment)
-    assert len(code) < len(BLOCKS) or len(re.findall(r"^trace \S+\.xplane\.pb$", shown, re.MULTILINE)) == 1
     return [float(line.split()[1]) for line in shown.splitlines() if line.startswith("accuracy")]
 
 
