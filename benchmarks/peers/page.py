@@ -6,7 +6,7 @@ The page is written by hand, but for the blocks between `<!-- made: NAME -->` an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from benchmarks.peers.work import (
     TRANSFERS,
     AllReduce,
     Digits,
-    Transfer,
     case_of,
 )
 from benchmarks.protocol_page import BLOCK, DOCS
@@ -80,7 +79,7 @@ def blocks(results: Results) -> dict[str, str]:
         "machine": _machine(results),
         "machines": _machines(results),
         "digits": _digits(results),
-        "transfer": "\n\n".join(_transfer(results, work) for work in TRANSFERS),
+        "transfer": _transfers(results),
         "allreduce": _sums(results),
         "failures": _failures(results),
     }
@@ -185,26 +184,31 @@ def _trained(results: Results, work: Digits, kind: str, name: str) -> str:
     return "; ".join(filter(None, (_written(spread), share, _ratio(results, case, name, RATE))))
 
 
-def _transfer(results: Results, work: Transfer) -> str:
+def _transfers(results: Results) -> str:
     """Return a line for each system: GB/s of each operation, and how many times as fast ours is."""
-    cases = [case_of(work, operation) for operation in OPERATIONS]
-    names = [name for name in SYSTEMS if any(results.figures(case, name) for case in cases)]
-    rows = [(_title(name), *(_compared(results, case, name, BANDWIDTH) for case in cases)) for name in names]
-    head = ("system, GB/s", *OPERATIONS.values())
-    return f"**{work.title}**:\n\n{_table(head, rows) if rows else 'not measured'}"
+    cases = {
+        f"{work.title}, {said}": case_of(work, operation)
+        for work in TRANSFERS
+        for operation, said in OPERATIONS.items()
+    }
+    return _by_system(results, cases, BANDWIDTH)
+
+
+def _sums(results: Results) -> str:
+    return _by_system(results, {work.title: case_of(work) for work in ALL_REDUCES}, TIME)
+
+
+def _by_system(results: Results, cases: Mapping[str, str], unit: Unit) -> str:
+    """Return a line for each system that was measured in one of the cases, by their titles."""
+    names = [name for name in SYSTEMS if any(results.figures(case, name) for case in cases.values())]
+    rows = [(_title(name), *(_compared(results, case, name, unit) for case in cases.values())) for name in names]
+    return _table((f"system, {unit.name}", *cases), rows) if rows else "not measured"
 
 
 def _compared(results: Results, case: str, name: str, unit: Unit) -> str:
     if not results.figures(case, name):
         return ""
     return "; ".join(filter(None, (_written(_spread(results, case, name)), _ratio(results, case, name, unit))))
-
-
-def _sums(results: Results) -> str:
-    cases = [case_of(work) for work in ALL_REDUCES]
-    names = [name for name in SYSTEMS if any(results.figures(case, name) for case in cases)]
-    rows = [(_title(name), *(_compared(results, case, name, TIME) for case in cases)) for name in names]
-    return _table((f"system, {TIME.name}", *(work.title for work in ALL_REDUCES)), rows) if rows else "not measured"
 
 
 def _failures(results: Results) -> str:
