@@ -14,7 +14,7 @@ from tests.doc_pages import ROOT, TEST_SECS, blocks, output
 PAGE = (ROOT / "docs" / "accelerators.md").read_text()
 pytestmark = [pytest.mark.timeout(TEST_SECS), pytest.mark.usefixtures("quickly_compiled")]
 BLOCKS = blocks("docs/accelerators.md")
-WITHOUT_MESH = next(at for at, block in enumerate(BLOCKS) if "micro_steps" in block)
+WITHOUT_MESH = next(at for at, block in enumerate(BLOCKS) if "master=True" in block)
 """From this block on no mesh is needed."""
 
 
