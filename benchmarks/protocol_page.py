@@ -1,8 +1,7 @@
 """Writes what is made of `docs/protocols.md`: `python -m benchmarks.protocol_page`.
 
 The page is written by hand, but for the blocks between `<!-- made: NAME -->` and `<!-- end -->`: of each protocol its
-figure and its parameters with the defaults of the code; and a table of what all of them come to on the figures'
-cluster. A test holds page and figures against what this makes now.
+figure and its parameters with the defaults of the code. A test holds page and figures against what this makes now.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 from benchmarks.grid.cells import PROTOCOLS
 from benchmarks.protocol_figure import draw
-from benchmarks.protocol_timeline import Cost, cost_of, timeline_of
+from benchmarks.protocol_timeline import timeline_of
 from hybridsync import protocols
 from hybridsync.protocols.server_protocol import ServerProtocol
 
@@ -40,8 +39,6 @@ def refreshed(page: str) -> str:
 
 
 def _made(name: str) -> str:
-    if name == "costs":
-        return _costs()
     if name == "rules":
         return _parameters(ServerProtocol, _fields(ServerProtocol))
     protocol = protocols.parse(name)
@@ -84,18 +81,6 @@ def _told(cls: type) -> dict[str, str]:
         elif line.strip():
             found[name] += f" {line.strip()}"
     return {name: said.rstrip(".") for name, said in found.items()}
-
-
-def _costs() -> str:
-    costs = {name: cost_of(name) for name in PROTOCOLS}
-    head = ["| plan | units/s | over `bsp` | most stale | dropped |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *(_row(name, cost, costs["bsp"]) for name, cost in costs.items())])
-
-
-def _row(name: str, cost: Cost, bsp: Cost) -> str:
-    stale = "replicas" if cost.staleness is None else str(cost.staleness)
-    rate, over = f"{cost.units_per_sec:.1f}", f"{cost.units_per_sec / bsp.units_per_sec:.2f}x"
-    return f"| `{name}` | {rate} | {over} | {stale} | {100 * cost.dropped:.0f} % |"
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ The page is written by hand, but for the blocks between `<!-- made: NAME -->` an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +22,8 @@ from benchmarks.peers.work import (
     LOCKSTEP,
     OPERATIONS,
     TRANSFERS,
-    UNIT_SIZE,
     AllReduce,
     Digits,
-    Transfer,
     case_of,
 )
 from benchmarks.protocol_page import BLOCK, DOCS
@@ -80,8 +78,8 @@ def blocks(results: Results) -> dict[str, str]:
     return {
         "machine": _machine(results),
         "machines": _machines(results),
-        "digits": "\n\n".join(_digits(results, work) for work in DIGITS),
-        "transfer": "\n\n".join(_transfer(results, work) for work in TRANSFERS),
+        "digits": _digits(results),
+        "transfer": _transfers(results),
         "allreduce": _sums(results),
         "failures": _failures(results),
     }
@@ -124,15 +122,15 @@ def _panel(results: Results, case: str, title: str, ideal: float | None = None) 
 
 
 def _machine(results: Results) -> str:
-    loads = [each.load for each in results.measurements]
-    rows = [(name, value) for name, value in results.machine.items()]
-    if loads:
+    about = dict(results.machine)
+    if results.measurements:
         counts = Counter((each.case, each.system) for each in results.measurements).values()
-        rounds = f"{max(counts)}" + (f"; some have {min(counts)}" if min(counts) < max(counts) else "")
-        rows.append(("rounds of each figure", rounds))
-        rows.append(("load average when a measurement ended", _written(Spread.of(loads), digits=1)))
-    rows += [(f"packages of {name}", ", ".join(pins)) for name, pins in results.pins.items()]
-    return _table(("what", "value"), rows)
+        fewer = f"; some have {min(counts)}" if min(counts) < max(counts) else ""
+        about["rounds of each figure"] = f"{max(counts)}{fewer}"
+        loads = Spread.of(each.load for each in results.measurements)
+        about["load average when a measurement ended"] = _written(loads, digits=1)
+    about["packages"] = "; ".join(f"{name}: {', '.join(pins)}" for name, pins in results.pins.items())
+    return _table(tuple(about), [tuple(about.values())])
 
 
 def _machines(results: Results) -> str:
@@ -149,7 +147,7 @@ def _machines(results: Results) -> str:
             for figure, ours, both in other_machines.beside(results, machine)
             if figure.what != "figure"
         ]
-        about = _table(("what", "value"), machine.machine.items())
+        about = _table(tuple(machine.machine), [tuple(machine.machine.values())])
         tables.append(f"{about}\n\n{_table(('figure', here, machine.name, 'over both'), rows)}")
     return "\n\n".join(tables)
 
@@ -166,61 +164,51 @@ def _said(figure: other_machines.Figure) -> str:
     return ", ".join(each for each in (subject, work.title, OPERATIONS.get(part, "")) if each)
 
 
-def _digits(results: Results, work: Digits) -> str:
+def _digits(results: Results) -> str:
+    """Return a line for each kind of training of a system: rate, share of the ideal, how many times as fast ours is."""
     rows = []
     for kind, said in KINDS.items():
-        ideal = work.ideal(kind)
-        for name in _measured(results, case_of(work, kind)):
-            found = results.figures(case_of(work, kind), name)
-            accuracies = [each.accuracy for each in found.values() if each.accuracy is not None]
-            spread = Spread.of(each.figure for each in found.values())
-            rows.append(
-                (
-                    _title(name) + (f" {OUR_PLANS[kind]}" if name == OURS else ""),
-                    said,
-                    _written(spread),
-                    f"{spread.median / ideal:.0%}" if ideal else "",
-                    _written(Spread.of(accuracies), digits=3) if accuracies else "",
-                    _ratio(results, case_of(work, kind), name, RATE),
-                    _load(results, case_of(work, kind), name),
-                )
-            )
-    title = f"**{work.title[:1].upper()}{work.title[1:]}** ({work.units:,} units of {UNIT_SIZE} examples):"
-    head = ("system", "how", RATE.name, "of the ideal", "test accuracy", "HybridSync is", "load")
-    return f"{title}\n\n{_table(head, rows) if rows else 'not measured'}"
+        for name in SYSTEMS:
+            cells = [_trained(results, work, kind, name) for work in DIGITS]
+            if any(cells):
+                rows.append((_title(name) + (f" {OUR_PLANS[kind]}" if name == OURS else ""), said, *cells))
+    head = (f"system, {RATE.name}", "how", *(f"{work.title} ({work.units:,} units)" for work in DIGITS))
+    return _table(head, rows) if rows else "not measured"
 
 
-def _transfer(results: Results, work: Transfer) -> str:
-    """Return a line for each system: GB/s of each operation, and how many times as fast ours is."""
-    cases = [case_of(work, operation) for operation in OPERATIONS]
-    names = [name for name in SYSTEMS if any(results.figures(case, name) for case in cases)]
-    rows = [(_title(name), *(_bandwidth(results, case, name) for case in cases)) for name in names]
-    head = ("system, GB/s", *OPERATIONS.values())
-    return f"**{work.title}**:\n\n{_table(head, rows) if rows else 'not measured'}"
-
-
-def _bandwidth(results: Results, case: str, name: str) -> str:
-    if not results.figures(case, name):
+def _trained(results: Results, work: Digits, kind: str, name: str) -> str:
+    if not results.figures(case := case_of(work, kind), name):
         return ""
-    figures = (_written(_spread(results, case, name)), _ratio(results, case, name, BANDWIDTH))
-    return "; ".join(filter(None, figures))
+    spread, ideal = _spread(results, case, name), work.ideal(kind)
+    share = f"{spread.median / ideal:.0%} of the ideal" if ideal else ""
+    return "; ".join(filter(None, (_written(spread), share, _ratio(results, case, name, RATE))))
+
+
+def _transfers(results: Results) -> str:
+    """Return a line for each system: GB/s of each operation, and how many times as fast ours is."""
+    cases = {
+        f"{work.title}, {said}": case_of(work, operation)
+        for work in TRANSFERS
+        for operation, said in OPERATIONS.items()
+    }
+    return _by_system(results, cases, BANDWIDTH)
 
 
 def _sums(results: Results) -> str:
-    rows = []
-    for work in ALL_REDUCES:
-        case = case_of(work)
-        rows += [
-            (
-                work.title,
-                _title(name),
-                _written(_spread(results, case, name)),
-                _ratio(results, case, name, TIME),
-                _load(results, case, name),
-            )
-            for name in _measured(results, case)
-        ]
-    return _table(("buffer", "system", TIME.name, "HybridSync is", "load"), rows) if rows else "not measured"
+    return _by_system(results, {work.title: case_of(work) for work in ALL_REDUCES}, TIME)
+
+
+def _by_system(results: Results, cases: Mapping[str, str], unit: Unit) -> str:
+    """Return a line for each system that was measured in one of the cases, by their titles."""
+    names = [name for name in SYSTEMS if any(results.figures(case, name) for case in cases.values())]
+    rows = [(_title(name), *(_compared(results, case, name, unit) for case in cases.values())) for name in names]
+    return _table((f"system, {unit.name}", *cases), rows) if rows else "not measured"
+
+
+def _compared(results: Results, case: str, name: str, unit: Unit) -> str:
+    if not results.figures(case, name):
+        return ""
+    return "; ".join(filter(None, (_written(_spread(results, case, name)), _ratio(results, case, name, unit))))
 
 
 def _failures(results: Results) -> str:
@@ -233,10 +221,6 @@ def _failures(results: Results) -> str:
     if not rows:
         return "Every measurement gave a figure."
     return _table(("work", "system", "round", "why there is no figure"), rows)
-
-
-def _measured(results: Results, case: str) -> list[str]:
-    return [name for name in SYSTEMS if results.figures(case, name)]
 
 
 def _spread(results: Results, case: str, name: str) -> Spread:
@@ -252,11 +236,6 @@ def _ratio(results: Results, case: str, name: str, unit: Unit) -> str:
     """Return how many times as fast as a peer ours is, over the rounds; "" for ours."""
     ratios = [] if name == OURS else results.ratios(case, OURS, name, lower_is_better=unit.lower_is_better)
     return f"{_written(Spread.of(ratios), digits=2)} x as fast" if ratios else ""
-
-
-def _load(results: Results, case: str, name: str) -> str:
-    """Return the median load average beside a figure."""
-    return f"{Spread.of(each.load for each in results.figures(case, name).values()).median:.1f}"
 
 
 def _written(spread: Spread, digits: int | None = None) -> str:

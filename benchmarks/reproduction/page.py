@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.protocol_page import BLOCK, DOCS
-from benchmarks.reproduction import lengths
 from benchmarks.reproduction.definition import NOT_RUN, Claim, Experiment
 from benchmarks.reproduction.experiments import EXPERIMENTS, grid
 from benchmarks.reproduction.record import FOLDER, rows, told, whole_seeds
@@ -23,7 +22,9 @@ from hybridsync.core.errors import ConfigError
 PAGE = DOCS / "reproduction.md"
 PAPERS = {"syncswitch": "Sync-Switch", "hsp": "HSP", "ripples": "Ripples", "psplus": "PS+"}
 WIDTH = 120
-HEAD = ("", "here", "measured on", "experiment")
+HEAD = ("claim", "paper", "", "here", "measured on", "results")
+MANY_JOBS = 8
+"""So many measurements of one claim are told in a table by jobs."""
 
 
 def write(folder: Path = FOLDER) -> Path:
@@ -69,11 +70,9 @@ def refreshed(text: str, folder: Path = FOLDER) -> str:
 
 
 def made(name: str, folder: Path = FOLDER) -> str:
-    """Return one block: `verdicts`, `claims_PAPER`, `lengths`, `grid_at_one_link`, or an experiment in full."""
+    """Return one block: `verdicts`, `claims_PAPER`, `grid_at_one_link`, or an experiment in full."""
     if name == "verdicts":
         return _verdicts(folder)
-    if name == "lengths":
-        return lengths.table(folder)
     if name == "grid_at_one_link":
         return grid.table_at_one_link(told(grid.EXPERIMENT, folder))
     if name.startswith("claims_"):
@@ -102,22 +101,31 @@ def _verdicts(folder: Path) -> str:
 
 
 def _claims_of(experiments: Iterable[Experiment], folder: Path) -> str:
-    """Return a block for each claim: what the paper says, then what was measured, on what, and whether it is met."""
-    blocks: dict[tuple[str, str], list[tuple[Claim, Experiment]]] = {}
+    """Return a row for each measurement of a claim, and a table by jobs of the claims that many jobs measure."""
+    claims: dict[tuple[str, str], list[tuple[Claim, Experiment]]] = {}
     for each in experiments:
         for claim in each.claims(told(each, folder)):
-            blocks.setdefault((claim.text, claim.published), []).append((claim, each))
-    return "\n\n".join(_block(text, published, measured) for (text, published), measured in blocks.items())
+            claims.setdefault((claim.text, claim.published), []).append((claim, each))
+    by_job = {title: measured for title, measured in claims.items() if len(measured) >= MANY_JOBS}
+    tables = [_by_job(by_job)] if by_job else []
+    lines: list[tuple[str, ...]] = []
+    for title, measured in claims.items():
+        if title not in by_job:
+            rest = [(claim.verdict, claim.ours, _conditions(claim), _results(each)) for claim, each in measured]
+            lines += [(*title, *rest[0]), *(("", "", *row) for row in rest[1:])]
+    return "\n\n".join([*tables, markdown(HEAD, lines)] if lines else tables)
 
 
-def _block(text: str, published: str, measured: Sequence[tuple[Claim, Experiment]]) -> str:
-    """Return one claim's block: a paragraph if it was measured once, else a table."""
-    title = f"**{text[0].upper()}{text[1:]}.** Paper: {published}."
-    if len(measured) == 1:
-        ((claim, experiment),) = measured
-        return _filled(f"{title} Here {claim.verdict}: {claim.ours}. {_conditions(claim)} ({_results(experiment)}).")
-    lines = [(claim.verdict, claim.ours, _conditions(claim), _results(each)) for claim, each in measured]
-    return f"{_filled(title)}\n\n{markdown(HEAD, lines)}"
+def _by_job(claims: dict[tuple[str, str], list[tuple[Claim, Experiment]]]) -> str:
+    """Return a table with a row for each job and a column for each claim."""
+    jobs: dict[tuple[str, str], dict[str, str]] = {}
+    for (text, _), measured in claims.items():
+        for claim, each in measured:
+            row = jobs.setdefault((_conditions(claim), _results(each)), {})
+            row[text] = f"{claim.verdict}: {claim.ours}"
+    head = ("measured on", *(f"{text}; paper: {published}" for text, published in claims), "results")
+    lines = [(job, *(row.get(text, "") for text, _ in claims), results) for (job, results), row in jobs.items()]
+    return markdown(head, lines)
 
 
 def _conditions(claim: Claim) -> str:

@@ -34,7 +34,7 @@ def test_every_protocol_has_its_row_its_section_and_its_figure_and_nothing_else_
     assert re.findall(r"\]\(figures/(\w+)\.svg\)", TEXT) == list(PROTOCOLS)
 
 
-def test_parameters_defaults_and_the_table_of_costs_are_those_of_the_code_now() -> None:
+def test_parameters_and_defaults_are_those_of_the_code_now() -> None:
     assert refreshed(TEXT) == TEXT, "run python -m benchmarks.protocol_page, and review the difference"
 
 
