@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.jobs import Row, load, report
 
 WARM_STEPS = 10
-MODELS = {"compute": ((256, 256), 256), "parameters": ((1024, 1024), 64), "tiny": ((32,), 8)}
+MODELS = {"compute": ((256, 256), 256), "parameters": ((1024, 1024), 64), "tiny": ((32,), 8), "leaves": ((64,) * 49, 8)}
 """Name -> hidden layers and examples a unit."""
 
 

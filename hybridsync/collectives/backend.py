@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 NO_GROUP = "none"
 """In place of a service's address where none is served: the run's plan has no sums among workers."""
+JointGradient = Callable[[int, int, Any, Any], Any]
+"""(place in the mesh, unit, its raw examples, the replica's parameters) -> the contribution of this member, to be
+packed and summed as any other; None where the members' units are not alike, so that each has to compute its own."""
 STOP_SECS = 20.0
 """How long the end of a service is waited for. jaxlib gives calls in progress 5 s, and then waits without a limit."""
 
@@ -34,6 +37,11 @@ class Communicator(Protocol):
 
         From then on an emulated link carries what they have brought.
         """
+        ...
+
+    @property
+    def joint_gradient(self) -> JointGradient | None:
+        """Computes a step's gradients, one of each member, in one program; None where each member runs its own."""
         ...
 
     def enter(self) -> None:

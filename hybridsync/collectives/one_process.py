@@ -12,13 +12,13 @@ negative zeros is 0, which no optimizer sees.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
-from hybridsync.collectives.backend import Collectives, CommunicatorPhase
+from hybridsync.collectives.backend import Collectives, CommunicatorPhase, JointGradient
 from hybridsync.collectives.threads import ThreadCollectives, ThreadCommunicator
 from hybridsync.devices.mesh import XLA
 from hybridsync.devices.placement import JOINT, DevicePlacement
@@ -52,6 +52,7 @@ class JointCollectives:
         self._side_by_side = self._arrays(self._placement.side_by_side(programs.contribution))
         self._sum = jax.jit(functools.partial(_summed, arrays), out_shardings=totals)
         self._absent: dict[int, list[jax.Array]] = {}
+        self._gradients = _Gradients(programs, self._placement) if self._placement.is_single else None
 
     def prepare(self, *, sums: bool, groups: bool) -> None:
         """Do nothing: the first sum compiles the program."""
@@ -61,11 +62,15 @@ class JointCollectives:
 
     def communicator(self, phase: CommunicatorPhase) -> ThreadCommunicator:
         """Return a fresh communicator of the phase's members."""
-        return ThreadCommunicator(
-            phase.members, functools.partial(self._total, phase.members), placement=self._placement
-        )
+        sum_up = functools.partial(self._total, phase.members)
+        if self._gradients is None:
+            return ThreadCommunicator(phase.members, sum_up, placement=self._placement)
+        return JointCommunicator(phase.members, sum_up, self._placement, self._gradients)
 
     def _total(self, members: tuple[int, ...], contributions: tuple) -> Any:
+        if any(isinstance(each, Share) for each in contributions):
+            assert self._gradients is not None
+            return self._gradients.total(members, contributions)
         brought = dict(zip(members, map(self._at_seat, members, contributions), strict=True))
         seats = range(self._placement.num_seats)
         columns = [self._arrays(brought[seat]) if seat in brought else self._neutral(seat) for seat in seats]
@@ -89,6 +94,121 @@ class JointCollectives:
         if seat not in self._absent:
             self._absent[seat] = self._arrays(self._at_seat(seat, jax.tree.map(_nothing, self._contribution)))
         return self._absent[seat]
+
+
+class Share(dict[str, Any]):
+    """The contribution of one seat among those that one program has computed: its loss, in a tree without more.
+
+    Args:
+      arrays: the contributions of all seats, side by side along the first dimension.
+      loss: loss of this one.
+    """
+
+    def __init__(self, arrays: Any, loss: np.float32) -> None:
+        super().__init__(floats={"loss": loss})
+        self.arrays = arrays
+
+
+class _Gradients:
+    """Computes the gradients of a step, one on each device, in one program, and sums them up in another.
+
+    Each worker with its own program costs the host for every worker and leaf: its parameters are a view of the replica,
+    and what it brings is joined. 100 leaves on 8 devices took 70 ms of the host's time a step.
+    """
+
+    def __init__(self, programs: Programs, placement: DevicePlacement) -> None:
+        self._programs, self._placement = programs, placement
+        self._gradient = programs.joint_gradient(placement)
+        totals = jax.tree.structure(programs.contribution).unflatten(placement.shardings(programs.contribution, JOINT))
+        self._sum = jax.jit(_summed_up, out_shardings=totals)
+        self._key: Any = None
+        self._present: dict[tuple[bool, ...], jax.Array] = {}
+
+    def compute(self, seats: tuple[int, ...], parameters: Any, brought: tuple[tuple[int, Any], ...]) -> Any:
+        """Return the contributions of all seats, and what each one's program tells; None if the units are not alike.
+
+        Args:
+          seats: seats that compute; the others compute the same as the first of them, for nothing.
+          parameters: where the replica lies.
+          brought: unit, and its raw examples, of each of these seats.
+        """
+        first, at = brought[0], self._placement
+        shapes = [{name: (a.shape, a.dtype) for name, a in batch.items()} for _, batch in brought]
+        if any(shape != shapes[0] for shape in shapes):
+            return None
+        if self._key is None:
+            self._key = at.put(jax.random.key(self._programs.seed))
+        of = dict(zip(seats, brought, strict=True))
+        ordered = [of.get(seat, first) for seat in range(at.num_seats)]
+        units = at.divided([np.array([unit], np.int32) for unit, _ in ordered])
+        batch = {name: at.divided([batch[name] for _, batch in ordered]) for name in first[1]}
+        return self._gradient((parameters, self._key, self._programs.frozen.joint()), (batch, units))
+
+    def total(self, members: tuple[int, ...], contributions: tuple) -> Any:
+        """Return the sum of those contributions that are shares; the others are those of no unit."""
+        at, found = self._placement, dict(zip(members, contributions, strict=True))
+        present = tuple(isinstance(found.get(seat), Share) for seat in range(at.num_seats))
+        if present not in self._present:
+            self._present[present] = at.divided([np.array([here]) for here in present])
+        shares = [each for each in contributions if isinstance(each, Share)]
+        # None is begun before the last one's end (see `JointCollectives`).
+        total = jax.block_until_ready(self._sum(shares[0].arrays, self._present[present]))
+        losses = [share["floats"]["loss"] for share in shares]
+        numbers = {"loss": _number(losses), "weight": np.float32(len(shares))}
+        return {**total, "floats": {**total["floats"], **numbers}}
+
+
+class JointCommunicator(ThreadCommunicator):
+    """The members of one phase as threads of one process, with a device each, that may compute in one program."""
+
+    def __init__(
+        self,
+        members: tuple[int, ...],
+        sum_up: Callable[[tuple], Any],
+        placement: DevicePlacement,
+        gradients: _Gradients,
+    ) -> None:
+        super().__init__(members, sum_up, placement=placement)
+        self._members, self._seats, self._gradients = members, placement, gradients
+
+    @property
+    def joint_gradient(self) -> JointGradient:
+        """Bring a member's unit (see `Communicator.joint_gradient`), and wait for its own device."""
+        return self._gradient
+
+    def _gradient(self, index: int, unit: int, batch: Any, parameters: Any) -> Any:
+        def compute(brought: tuple) -> Any:
+            found = self._gradients.compute(self._members, parameters, brought)
+            if found is None:
+                return None
+            arrays, told = found
+            # Of several threads, one: see `DevicePlacement`.
+            return arrays, {shard.device: shard.data for shard in told.addressable_shards}
+
+        if (step := self.exchange(index, (unit, batch), compute)) is None:
+            return None
+        seat = self._members[index]
+        arrays, told = step
+        loss, is_finite = np.asarray(told[self._seats.device(seat)])[0]  # waits for this device alone
+        if is_finite:
+            return Share(arrays, loss)
+        return self._seats.part(arrays, seat)
+
+    def pack(self, contribution: Any) -> bool:
+        """Tell what the program has told (see `Communicator.pack`)."""
+        return isinstance(contribution, Share)
+
+
+def _summed_up(arrays: Any, present: jax.Array) -> Any:
+    """Return the sum of the contributions of those seats that are present; of integers the maximum."""
+
+    def summed(leaf: jax.Array) -> jax.Array:
+        here = present.reshape(-1, *[1] * (leaf.ndim - 1))
+        if leaf.dtype == np.float32:
+            return jax.numpy.where(here, leaf, 0.0).sum(0)
+        return jax.numpy.where(here, leaf, np.iinfo(leaf.dtype).min).max(0)
+
+    return jax.tree.map(summed, arrays)
 
 
 def _number(brought: Sequence[np.generic]) -> np.generic:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from hybridsync.collectives.backend import CommunicatorPhase
+from hybridsync.collectives.backend import CommunicatorPhase, JointGradient
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.deadlines import MEMBERS_SECS
 from hybridsync.core.errors import PhaseRevoked, WaitTimeout
@@ -116,6 +116,11 @@ class ThreadCommunicator:
         """Return when all had come to this thread's last sum or mean (see `Communicator.met_at`)."""
         return getattr(self._met, "at", 0.0)
 
+    @property
+    def joint_gradient(self) -> JointGradient | None:
+        """Return None: each runs its own program."""
+        return None
+
     def enter(self) -> None:
         """Do nothing: threads of one process need no introduction."""
 
@@ -128,9 +133,13 @@ class ThreadCommunicator:
         if self._is_alone:
             self._check()
             return contribution
-        total = self._everybody.exchange(index, contribution, self._sum_up)
+        return self.exchange(index, contribution, self._sum_up)
+
+    def exchange(self, index: int, item: Any, combine: Callable[[tuple], Any]) -> Any:
+        """Meet all members (see `Rendezvous.exchange`)."""
+        found = self._everybody.exchange(index, item, combine)
         self._met.at = self._everybody.met_at
-        return total
+        return found
 
     def gather(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """Tell why contributions are missing (see `Communicator.gather`)."""

@@ -33,7 +33,7 @@ from jax.extend.core import ClosedJaxpr
 from hybridsync.core.activity import current
 from hybridsync.core.errors import TaskError
 from hybridsync.core.user_code import end_if_forked
-from hybridsync.devices.placement import SHARED_DEVICE, Placement, SharedDevice
+from hybridsync.devices.placement import SHARED_DEVICE, DevicePlacement, Placement, SharedDevice
 from hybridsync.policies.momentum import KEEP, MomentumHandling
 from hybridsync.protocols.base import FLOAT32, Change, Compensation
 from hybridsync.training.buffer_layout import Layout, describe
@@ -268,6 +268,24 @@ class Programs:
             finally:
                 end_if_forked(pid)  # out of the loss, which is traced here
         return self._round_grads(self.gradient(self._round_parameters(parameters), unit, worker=worker, batch=batch))
+
+    def joint_gradient(self, at: DevicePlacement) -> Callable[[Any, Any], tuple[Any, jax.Array]]:
+        """Return the program of a gradient on each seat, of one device: a call costs the host what one of them would.
+
+        Its arguments are (parameters, the run's key, frozen leaves), which all seats have, and (raw examples, int32[n]
+        units) of the n seats. It returns their contributions, and float32[n, 2]: loss, and 1.0 where each entry of the
+        contribution is finite. All but the first lie side by side (see `DevicePlacement.on_each_seat`).
+        """
+
+        def gradient(shared: Any, own: Any) -> tuple[Any, jax.Array]:
+            (parameters, key, frozen), (batch, units) = shared, own
+            task, clip = self.task, self.optimizer.clip
+            found = _unit_gradient(task, clip, self._micro_steps, parameters, batch, units[0], key, frozen)
+            finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(found["floats"])]).all()
+            told = jnp.stack([found["floats"]["loss"], finite.astype(jnp.float32)])
+            return jax.tree.map(lambda leaf: leaf[None], (found, told))
+
+        return at.on_each_seat(_announced(gradient))
 
     def gradient_flops(
         self, parameters: Parameters, batch: dict[str, np.ndarray], wire: str = FLOAT32, worker: int = 0

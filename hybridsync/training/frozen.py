@@ -92,6 +92,7 @@ class Frozen:
         self._task, self._seed, self._placement = task, seed, placement
         self._digests: tuple[str, ...] = ()
         self._seats: list[Tree] = []
+        self._joint: Tree | None = None
         self._lock = threading.Lock()
 
     def at(self, worker: int) -> Tree | None:
@@ -104,6 +105,11 @@ class Frozen:
                     self._seats = self._placed()
         return self._seats[worker % len(self._seats)]
 
+    def joint(self) -> Tree | None:
+        """Return them where a replica lies, in the memory of the seats."""
+        self.at(0)
+        return self._joint
+
     def digests(self) -> tuple[str, ...]:
         """Return the digest of each leaf, in the order of their paths."""
         self.at(0)
@@ -113,5 +119,5 @@ class Frozen:
         at = self._placement
         leaves = frozen_leaves(self._task, self._seed)
         self._digests = tuple(found for _, found in sorted(digests(leaves).items()))
-        joint = at.put(leaves)
-        return [at.at_worker(joint, seat) for seat in range(at.num_seats)]
+        self._joint = at.put(leaves)
+        return [at.at_worker(self._joint, seat) for seat in range(at.num_seats)]

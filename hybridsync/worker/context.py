@@ -15,7 +15,7 @@ from hybridsync.protocols.base import FLOAT32
 from hybridsync.training.buffer_layout import first_non_finite
 from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.state import TrainState
-from hybridsync.worker.prefetch import Prefetch
+from hybridsync.worker.prefetch import Batch, Prefetch
 from hybridsync.worker.requests import ComputeUnit, LeaseUnits, SendPart
 from hybridsync.worker.stats import WorkerRecorder
 from hybridsync.worker.unit_tracer import UnitTracer
@@ -58,6 +58,7 @@ class WorkerContext:
         request: ComputeUnit,
         wire: str = FLOAT32,
         prepare: Callable[[Any], None] = nothing,
+        compute: Callable[[Batch], Any] | None = None,
     ) -> Any:
         """Compute a unit's contribution to its end, and take as long as the emulated device would.
 
@@ -66,13 +67,18 @@ class WorkerContext:
           request: names the unit whose gradient is computed.
           wire: number format of the contribution.
           prepare: prepares what follows without reading the contribution, which an emulated device still computes.
+          compute: computes it from the unit's examples; None runs the worker's own program.
         """
         recorder, unit, prefetch = self.recorder, request.unit, self.prefetch
         if self.tracer is not None:
             self.tracer.begin(unit)
         batch = self.programs.batch(unit) if prefetch is None else prefetch.take(unit, request.ahead)
         started = recorder.clock.monotonic()  # a device can compute once its data are there
-        contribution = self.programs.gradient(parameters, unit, wire, self.worker, batch)
+        if compute is None:
+            contribution = self.programs.gradient(parameters, unit, wire, self.worker, batch)
+        else:
+            contribution = compute(batch)
+            started += recorder.met_secs
         jax.block_until_ready(contribution["floats"]["loss"])  # all results of a program are there together
         if self.tracer is not None:
             self.tracer.end()

@@ -68,9 +68,13 @@ class LockstepEngine:
 
     def _compute(self, effect: Compute) -> IO:
         self._unfit, total, numerics, recorder = [], None, self._numerics, self._member.recorder
+        # Not in a phase's first step: a worker's own program is compiled there, for what no other has a part in.
+        together = (
+            self._step > 0 and self._shares.num_rounds == 1 and len(self._units) == len(self._member.phase.members)
+        )
         for index, unit in enumerate(effect.units):
             started, self._coming = recorder.computing(unit), effect.units[index + 1 :]
-            contribution = yield ComputeUnit(unit, None, self._ahead)
+            contribution = yield ComputeUnit(unit, None, self._ahead, together)
             recorder.compute("sync", started, self._member.now(), numerics.loss(contribution))
             # The check comes before the collective: one NaN entry would spoil the total of all members.
             unfit = numerics.non_finite(contribution)

@@ -15,6 +15,7 @@ from hybridsync.worker.drive_threads import Carriers
 from hybridsync.worker.lockstep_engine import LockstepEngine
 from hybridsync.worker.member import PhaseMember
 from hybridsync.worker.phase_runner import CommunicatorOf, PhaseRunner, PhaseWork
+from hybridsync.worker.prefetch import Batch
 from hybridsync.worker.replica import Replica
 from hybridsync.worker.requests import (
     AllGather,
@@ -82,7 +83,23 @@ class _Calls:
             self._communicator.enter()
 
     def _compute(self, request: ComputeUnit) -> Any:
-        return self._context.gradient(self._replica.parameters(self._context.worker), request)
+        context, replica, communicator = self._context, self._replica, self._communicator
+        joint_gradient = communicator.joint_gradient if request.together else None
+        if joint_gradient is None:
+            return context.gradient(replica.parameters(context.worker), request)
+
+        def compute(batch: Batch) -> Any:
+            context.recorder.meeting()
+            try:
+                found = joint_gradient(self._index, request.unit, batch, replica.joint_parameters)
+            finally:
+                context.recorder.has_met(communicator.met_at)
+            if found is None:
+                parameters = replica.parameters(context.worker)
+                found = context.programs.gradient(parameters, request.unit, worker=context.worker, batch=batch)
+            return found
+
+        return context.gradient(replica.joint_parameters, request, compute=compute)
 
     def _all_reduce(self, request: AllReduce) -> tuple[Any, float]:
         if not request.num_units:  # else a gradient on its parameters has shown that the last update has ended

@@ -94,7 +94,7 @@ class Replica:
             taken = self._state
             assert taken is not None
             self._state = self._programs.entered(taken)
-            self._split()
+            self._parameters = ()
             self._fingerprint = phase.fingerprint if self._state is taken else ""
             self._stamps = 0.0, 0.0
 
@@ -105,13 +105,17 @@ class Replica:
 
     def parameters(self, worker: int) -> Parameters:
         """Return the replica's own parameters as a worker has them; only valid until its next update."""
-        return self._parameters[worker % len(self._parameters)]
+        views = self._parameters
+        if not views:
+            with self._lock:
+                views = self._parameters = self._parameters or self._programs.placement.views(self.joint_parameters)
+        return views[worker % len(views)]
 
-    def _split(self) -> None:
-        """Have what each worker sees of the parameters at hand, before any of them asks: none waits for another."""
+    @property
+    def joint_parameters(self) -> Parameters:
+        """The replica's own parameters where it lies; only valid until its next update."""
         assert self._state is not None
-        parameters = Parameters(self._state.params, self._state.model_state)
-        self._parameters = self._programs.placement.views(parameters)
+        return Parameters(self._state.params, self._state.model_state)
 
     def update(
         self,
@@ -143,7 +147,7 @@ class Replica:
                 return
             total = self._programs.placement.at_replica(total)
             self._state = self._programs.update(self._state, total, units=len(units), factor=factor, blend=1.0)
-            self._split()
+            self._parameters = ()
             self._sequence += 1
             before = len(self._applied)
             self._applied.add_all(units)
@@ -185,7 +189,7 @@ class Replica:
             if reply.sequence <= self._sequence:
                 return
             self._state = self._programs.placement.at_replica(state)
-            self._split()
+            self._parameters = ()
             self._sequence, self._fingerprint = reply.sequence, ""
             self._applied, self._dropped = UnitSet(reply.applied), UnitSet(reply.dropped)
             phase_id = self._phase.id.number

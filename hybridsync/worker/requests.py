@@ -56,11 +56,13 @@ class ComputeUnit:
       parameters: parameters to compute it on; None takes those of this worker's replica.
       ahead: returns the unit that this worker will probably compute next, whose data may be read meanwhile; None where
         that is not known.
+      together: whether each member of the phase computes one unit of this step now, so that one program may do it.
     """
 
     unit: int
     parameters: Any
     ahead: Callable[[], int | None] = nothing_ahead
+    together: bool = False
 
 
 Verb = Literal["pull", "push_pull", "push", "ready", "idle", "download_opt_state", "upload_opt_state"]

@@ -17,9 +17,9 @@ from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import LATE_SECS
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import UnitSet
-from hybridsync.core.work_deadlines import UNWATCHED, Piece, UnitLimit, Watching
+from hybridsync.core.work_deadlines import UNLIMITED, UNWATCHED, Piece, UnitLimit, Watching
 from hybridsync.devices.staging import host_numbers
-from hybridsync.interfaces.reports import BESIDE, COMPILING, COMPUTING, READING, SEND, Report, Span
+from hybridsync.interfaces.reports import BESIDE, COMPILING, COMPUTING, READING, SEND, WAITING, Report, Span
 
 READ_SHARE = 0.1
 """Share of a unit's time from which on reading its data is a span of its own: each span is kept, and travels."""
@@ -60,6 +60,7 @@ class WorkerRecorder:
 
     Attributes:
       watchdog: watchdog of the worker's process; each unit is a piece of work there.
+      met_secs: seconds for which the unit in progress has waited for those of the other members (see `has_met`).
       unit_peak_secs: seconds of a unit at the peak of the worker's devices, 0 for unknown; None before it was asked.
     """
 
@@ -81,6 +82,7 @@ class WorkerRecorder:
         "_limits",
         "_lock",
         "_losses",
+        "_met_since",
         "_now",
         "_open",
         "_peak_secs",
@@ -103,6 +105,7 @@ class WorkerRecorder:
         "clock",
         "completed",
         "incarnation",
+        "met_secs",
         "phase_id",
         "stamps",
         "unit_peak_secs",
@@ -133,7 +136,7 @@ class WorkerRecorder:
         self._losses: list[Any] = []
         self._applied, self._dropped = UnitSet(), ()
         self._compute_secs = self._read_secs = self._wait_secs = self._compile_secs = self._peak_secs = 0.0
-        self._read_until = 0.0
+        self._read_until = self._met_since = self.met_secs = 0.0
         self.unit_peak_secs: float | None = None
         self._sent_bytes = self._received_bytes = 0
         self._unit_secs: list[float] = []
@@ -188,6 +191,18 @@ class WorkerRecorder:
         self.watchdog.end(self._piece)
         self._read_until = self.turn_to(self._before_reading)
 
+    def meeting(self) -> None:
+        """Note that the unit waits for those of the other members: one program computes the gradients of all."""
+        self._piece = self.watchdog.begin("a lock-step step", UNLIMITED)
+        self._met_since = self.turn_to(WAITING)
+
+    def has_met(self, at: float) -> None:
+        """Note that all had come at `at`, since when the unit is computed."""
+        self.watchdog.end(self._piece)
+        self.turn_to(COMPUTING)
+        self.met_secs = max(0.0, at - self._met_since)
+        self.wait("average", "sync", self._met_since, self._met_since + self.met_secs)
+
     def compiling(self) -> None:
         """See `Activity.compiling`; it ends with `compiled`, or with the unit."""
         self.watchdog.compiles(self._limits.compile_secs)
@@ -207,9 +222,9 @@ class WorkerRecorder:
         """
         self._at = "", ended
         self.at_unit(-1)
-        began = max(started, self._read_until)
-        self._watched.end(ended - began)
-        self._happened.append((WorkerRecorder._computed, category, started, began, ended, loss))
+        began, met_secs, self.met_secs = max(started, self._read_until), self.met_secs, 0.0
+        self._watched.end(ended - began - met_secs)
+        self._happened.append((WorkerRecorder._computed, category, started, began, met_secs, ended, loss))
         if len(self._happened) > MOST_HAPPENED:
             with self._lock:
                 self._take_in()
@@ -225,10 +240,11 @@ class WorkerRecorder:
             take_in, *values = happened.popleft()
             take_in(self, *values)
 
-    def _computed(self, category: str, started: float, began: float, ended: float, loss: Any) -> None:
-        secs, compute_secs = ended - started, ended - began
+    def _computed(self, category: str, started: float, began: float, met_secs: float, ended: float, loss: Any) -> None:
+        read_secs, compute_secs = began - started, ended - began - met_secs
+        secs = read_secs + compute_secs
         self._compute_secs += compute_secs
-        self._read_secs += began - started
+        self._read_secs += read_secs
         self._peak_secs += self.unit_peak_secs or 0.0
         if self._has_usual:
             self._usual_secs += RECENT_SHARE * (compute_secs - self._usual_secs)
@@ -248,9 +264,11 @@ class WorkerRecorder:
         if loss is not None:
             self._losses.append(loss)
         if self._keep_spans:
-            if began - started > READ_SHARE * secs:
-                self._spans.append((READING, category, started, began - started, self.phase_id.number, 0))
+            if read_secs > READ_SHARE * secs:
+                self._spans.append((READING, category, started, read_secs, self.phase_id.number, 0))
                 started = began
+            if met_secs:
+                started = began + met_secs
             self._spans.append(("compute", category, started, ended - started, self.phase_id.number, 1))
 
     def _has_waited(self, name: str, category: str, started: float, ended: float) -> None:

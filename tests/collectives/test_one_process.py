@@ -25,6 +25,16 @@ def test_xla_has_the_bits_of_threads_on_one_device(on_devices: OnDevices, task: 
     assert on_devices("bits", task, "bsp", 80, "threads", 4) == on_devices("bits", task, "bsp", 80, "auto", 1)
 
 
+@pytest.mark.parametrize(("odd", "alone"), [("", []), ("value", []), ("length", [20, 21, 22, 23])])
+def test_one_program_computes_a_step_but_the_first_and_where_units_differ(
+    on_devices: OnDevices, odd: str, alone: list[int]
+) -> None:
+    state, dropped, ran = on_devices("with_an_odd_unit", odd, "xla")
+    assert [unit for unit in ran if unit < 80] == [0, 1, 2, 3, *alone]
+    assert dropped == (odd == "value")
+    assert on_devices("with_an_odd_unit", odd, "auto")[:2] == [state, dropped]
+
+
 def test_workers_may_share_seats(on_devices: OnDevices) -> None:
     assert on_devices("bits", "mlp", "bsp", 80, "auto", 3) == on_devices("bits", "mlp", "bsp", 80, "auto", 1)
 

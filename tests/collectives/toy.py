@@ -73,6 +73,9 @@ class ToyCommunicator:
     def enter(self) -> None:
         self._calls.count("enter")
 
+    @property
+    def joint_gradient(self) -> None: ...
+
     def pack(self, contribution: Any) -> bool:
         return False
 

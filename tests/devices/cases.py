@@ -212,6 +212,58 @@ def bits(task: str, plan: str, workload: int, collective: str, num_devices: int,
         return fingerprint(trainer.fit().state)
 
 
+ODD_UNIT = 21
+"""A unit in the middle of a step in the middle of a run."""
+
+
+class OddSource:
+    """A source with a field `odd`, whose unit `ODD_UNIT` is not as the others: of another value, or another length."""
+
+    def __init__(self, source: Any, odd: str) -> None:
+        self._source, self._odd = source, odd
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def batch(self, unit: int, *, unit_size: int, seed: int) -> Any:
+        is_odd = unit == ODD_UNIT
+        shape = unit_size, 2 if is_odd and self._odd == "length" else 1
+        value = np.nan if is_odd and self._odd == "value" else 1.0
+        return {
+            **self._source.batch(unit, unit_size=unit_size, seed=seed),
+            "odd": np.full(shape, value, np.float32),
+        }
+
+    def augment(self, batch: Any, key: Any) -> Any:
+        return {**self._source.augment(batch, key), "odd": batch["odd"]}
+
+
+def with_an_odd_unit(odd: str, collective: str) -> tuple[str, int, list[int]]:
+    """Train lock-step steps of four workers; return the final bits, the units dropped, and who ran a program alone."""
+    task, alone = batchnorm_task(), []
+
+    def loss(params: Any, model_state: Any, batch: Any, key: Any) -> Any:
+        value, rest = task.loss(params, model_state, batch, key)
+        return value * batch["odd"].mean(), rest
+
+    gradient = Programs.gradient
+
+    def noted(programs: Programs, parameters: Any, unit: int, *args: Any, **named: Any) -> Any:
+        alone.append(unit)
+        return gradient(programs, parameters, unit, *args, **named)
+
+    config = mlp_trainer("bsp", 80, devices=DeviceConfig(collective=cast("Any", collective)))._run.config
+    task = dataclasses.replace(task, source=cast("Any", OddSource(task.source, odd)))
+    odd_task = dataclasses.replace(task, loss=loss)
+    devices = local_devices("auto")[: 1 if collective == "auto" else 4]
+    with (
+        mock.patch.object(trainer_module, "local_devices", lambda platform: devices),
+        mock.patch.object(Programs, "gradient", noted),
+    ):
+        result = Trainer(odd_task, momentum_sgd(0.02), config, progress=False).fit()
+    return fingerprint(result.state), result.summary.units.dropped, sorted(alone)
+
+
 def compiled_while_members_change() -> tuple[list[str], list[str], int]:
     """Return what is compiled in a step of all, then in steps of fewer members and of all again; and the units."""
     run = run_of("size", workers=4, devices=DeviceConfig())

@@ -27,6 +27,9 @@ class Members:
     def enter(self) -> None:
         self.calls.append("enter")
 
+    @property
+    def joint_gradient(self) -> None: ...
+
     def pack(self, contribution: Any) -> bool:
         return self._met("pack", True)
 

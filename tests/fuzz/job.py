@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -441,10 +441,11 @@ class Job:
         return found
 
 
-def count_items(root: Any, most: int = 10_000_000) -> int:
-    """Return how many values are kept behind an object, in containers and in objects of the package."""
+def count_items(roots: Sequence[Any], most: int = 10_000_000) -> int:
+    """Return how many values are kept behind objects of the package, in containers and in other such objects."""
+    assert all(type(root).__module__.startswith("hybridsync.") for root in roots), "of others nothing is counted"
     seen: set[int] = set()
-    waiting, found = [root], 0
+    waiting, found = [*roots], 0
     while waiting and found < most:
         value = waiting.pop()
         if id(value) in seen:

@@ -94,8 +94,8 @@ def ledger_outruns_the_state() -> None:
 
     resumed = opening._resumed
 
-    def resume(run, workdir, *args):
-        opened = resumed(run, workdir, *args)
+    def resume(run, workdir, *args, **named):
+        opened = resumed(run, workdir, *args, **named)
         seen = max(line["units"] for line in read_metrics(workdir))
         issued = max(seen, opened.ledger.counts().issued)
         opened.ledger = Ledger(run.config.workload, issued=issued, applied=[(0, seen)])

@@ -153,6 +153,34 @@ def test_reading_is_no_computing_but_a_part_of_what_a_unit_takes_its_worker(read
     assert recorder.take_report().read_secs == 0.0
 
 
+def test_the_wait_for_other_members_units_is_no_part_of_ones_own() -> None:
+    clock = ManualClock()
+    recorder = WorkerRecorder(0, clock, keep_spans=True, keep_unit_secs=True)
+    recorder.enter(PhaseId(1, 0))
+    started = recorder.computing(0)
+    recorder.reading()
+    clock.advance(1.0)
+    recorder.has_read()
+    recorder.meeting()
+    clock.advance(2.0)
+    assert recorder.take_report().doing == WAITING
+    met = clock.monotonic()
+    clock.advance(0.5)  # until the program is begun
+    recorder.has_met(met)
+    clock.advance(1.0)
+    recorder.compute("sync", started, clock.monotonic(), None)
+    recorder.compute("sync", recorder.computing(1), clock.monotonic() + 1.0, None)
+    report = recorder.take_report()
+    assert (report.read_secs, report.compute_secs, report.wait_secs) == (1.0, 1.5 + 1.0, 2.0)
+    assert report.unit_secs == (2.5,)
+    assert [(span.name, span.start - started, span.secs) for span in report.spans] == [
+        ("average", 1.0, 2.0),
+        ("read", 0.0, 1.0),
+        ("compute", 3.0, 1.5),
+        ("compute", 4.5, 1.0),
+    ]
+
+
 def test_a_unit_that_is_computed_for_its_seconds_alone_comes_behind_those_before_it():
     recorder = WorkerRecorder(0, ManualClock(), keep_spans=True, keep_unit_secs=True)
     recorder.enter(PhaseId(1, 0))

@@ -68,6 +68,10 @@ class MeshCommunicator:
             self._mesh = self._use(self._phase.members)
             self._mesh.warm(self._flat.num_floats, self._flat.num_ints)
 
+    @property
+    def joint_gradient(self) -> None:
+        """Return None: each runs its own program."""
+
     def pack(self, contribution: Any) -> bool:
         """Write a contribution into the buffer that is summed (see `Communicator.pack`)."""
         self._flat.split(contribution)

@@ -185,6 +185,10 @@ class SharedMemoryCommunicator:
             self._rounds.leave()
             raise
 
+    @property
+    def joint_gradient(self) -> None:
+        """Return None: each runs its own program."""
+
     def pack(self, contribution: Any) -> bool:
         """Write a contribution into this member's region (see `Communicator.pack`).
 
