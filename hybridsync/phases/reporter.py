@@ -590,6 +590,8 @@ class Reporter:
         with self._control.turn() as chief:  # after the last metrics: no line of theirs has more units than the summary
             counts, stop_reason = chief.ledger.counts(), chief.stop_reason
             quarantined = dict(chief.members.quarantined)
+        self._look_for_start()
+        self._recorder.events.elapsed.stop()  # else a session that resumes the run would count what callbacks take
         summary = Summary(
             exit=how,
             units=Units(**counts.to_json()),
