@@ -86,13 +86,14 @@ class WorkerRecorder:
         "_peak_secs",
         "_piece",
         "_read_secs",
-        "_read_until",
+        "_reading_since",
         "_received_bytes",
         "_reported",
         "_sent_bytes",
         "_spans",
         "_stepped",
         "_transfer_secs",
+        "_unit_read_secs",
         "_unit_secs",
         "_usual_secs",
         "_wait_secs",
@@ -133,7 +134,7 @@ class WorkerRecorder:
         self._losses: list[Any] = []
         self._applied, self._dropped = UnitSet(), ()
         self._compute_secs = self._read_secs = self._wait_secs = self._compile_secs = self._peak_secs = 0.0
-        self._read_until = 0.0
+        self._reading_since = self._unit_read_secs = 0.0
         self.unit_peak_secs: float | None = None
         self._sent_bytes = self._received_bytes = 0
         self._unit_secs: list[float] = []
@@ -171,6 +172,7 @@ class WorkerRecorder:
         """Note that the computation of `unit` begins; returns when."""
         started = self._now()
         self._at = COMPUTING, started
+        self._unit_read_secs = 0.0
         self._watched.begin(unit)
         self.at_unit(unit)
         return started
@@ -181,12 +183,12 @@ class WorkerRecorder:
         """See `Activity.reading`."""
         self._before_reading = self._at[0]
         self._piece = self.watchdog.begin("reading the data of a unit", self._limits.read_secs)
-        self.turn_to(READING)
+        self._reading_since = self.turn_to(READING)
 
     def has_read(self) -> None:
         """See `Activity.has_read`."""
         self.watchdog.end(self._piece)
-        self._read_until = self.turn_to(self._before_reading)
+        self._unit_read_secs += self.turn_to(self._before_reading) - self._reading_since
 
     def compiling(self) -> None:
         """See `Activity.compiling`; it ends with `compiled`, or with the unit."""
@@ -203,13 +205,13 @@ class WorkerRecorder:
     def compute(self, category: str, started: float, ended: float, loss: Any) -> None:
         """Note one unit's local computation, which has ended; `loss` is None where none was computed.
 
-        Up to where its data were there, the time since `started` is reading.
+        What was no reading since `started` is computing.
         """
         self._at = "", ended
         self.at_unit(-1)
-        began = max(started, self._read_until)
-        self._watched.end(ended - began)
-        self._happened.append((WorkerRecorder._computed, category, started, began, ended, loss))
+        read_secs = self._unit_read_secs
+        self._watched.end(ended - started - read_secs)
+        self._happened.append((WorkerRecorder._computed, category, started, read_secs, ended, loss))
         if len(self._happened) > MOST_HAPPENED:
             with self._lock:
                 self._take_in()
@@ -225,10 +227,11 @@ class WorkerRecorder:
             take_in, *values = happened.popleft()
             take_in(self, *values)
 
-    def _computed(self, category: str, started: float, began: float, ended: float, loss: Any) -> None:
-        secs, compute_secs = ended - started, ended - began
+    def _computed(self, category: str, started: float, read_secs: float, ended: float, loss: Any) -> None:
+        secs = ended - started
+        compute_secs = secs - read_secs
         self._compute_secs += compute_secs
-        self._read_secs += began - started
+        self._read_secs += read_secs
         self._peak_secs += self.unit_peak_secs or 0.0
         if self._has_usual:
             self._usual_secs += RECENT_SHARE * (compute_secs - self._usual_secs)
@@ -248,9 +251,9 @@ class WorkerRecorder:
         if loss is not None:
             self._losses.append(loss)
         if self._keep_spans:
-            if began - started > READ_SHARE * secs:
-                self._spans.append((READING, category, started, began - started, self.phase_id.number, 0))
-                started = began
+            if read_secs > READ_SHARE * secs:
+                self._spans.append((READING, category, started, read_secs, self.phase_id.number, 0))
+                started += read_secs
             self._spans.append(("compute", category, started, ended - started, self.phase_id.number, 1))
 
     def _has_waited(self, name: str, category: str, started: float, ended: float) -> None:
