@@ -591,12 +591,12 @@ class Reporter:
             counts, stop_reason = chief.ledger.counts(), chief.stop_reason
             quarantined = dict(chief.members.quarantined)
         self._look_for_start()
-        self._recorder.events.elapsed.stop()  # else a session that resumes the run would count what callbacks take
+        ended = self._recorder.events.elapsed.stop()  # else a session that resumes would count what callbacks take
         summary = Summary(
             exit=how,
             units=Units(**counts.to_json()),
             examples=counts.applied * self._run.config.unit_size,
-            seconds=self.seconds(),
+            seconds=ended - self._since,
             plan=str(self._run.plan),
             switches=self._switches.written,
             final=self._final,

@@ -155,9 +155,10 @@ class Elapsed:
         """Run on from `t`, in a session whose first unit was leased at `begun`: only its chief was away."""
         self._zero, self._least = self._clock.monotonic() - t, begun
 
-    def stop(self) -> None:
-        """Stand still: the session has ended, and its callbacks may take their time."""
+    def stop(self) -> float:
+        """Stand still and return the time: the session has ended, and its callbacks may take their time."""
         self._most = self()
+        return self._most
 
     def not_before(self, t: float) -> None:
         """Go on from `t` where that is later: another file of an earlier session ended there."""

@@ -132,7 +132,8 @@ def natural(value: Any) -> list[str | float]:
     >>> sorted([0.1, -2, 1e-05, -1, 4], key=natural)
     [-2, -1, 1e-05, 0.1, 4]
     """
-    return [float(part) if at % 2 else part for at, part in enumerate(_NUMBER.split(str(value)))]
+    parts = _NUMBER.split(str(value))
+    return [float(part) if at % 2 else part for at, part in enumerate(parts)]
 
 
 def shortened(names: Sequence[str]) -> tuple[str, list[str]]:
