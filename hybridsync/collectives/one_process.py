@@ -52,7 +52,7 @@ class JointCollectives:
         self._side_by_side = self._arrays(self._placement.side_by_side(programs.contribution))
         self._sum = jax.jit(functools.partial(_summed, arrays), out_shardings=totals)
         self._absent: dict[int, list[jax.Array]] = {}
-        self._gradients = _Gradients(programs, self._placement) if self._placement.is_single else None
+        self._gradients = _Gradients(programs, self._placement) if not self._placement.axes else None
 
     def prepare(self, *, sums: bool, groups: bool) -> None:
         """Do nothing: the first sum compiles the program."""
@@ -170,11 +170,7 @@ class JointCommunicator(ThreadCommunicator):
     ) -> None:
         super().__init__(members, sum_up, placement=placement)
         self._members, self._seats, self._gradients = members, placement, gradients
-
-    @property
-    def joint_gradient(self) -> JointGradient:
-        """Bring a member's unit (see `Communicator.joint_gradient`), and wait for its own device."""
-        return self._gradient
+        self.joint_gradient = self._gradient
 
     def _gradient(self, index: int, unit: int, batch: Any, parameters: Any) -> Any:
         def compute(brought: tuple) -> Any:
@@ -182,17 +178,16 @@ class JointCommunicator(ThreadCommunicator):
             if found is None:
                 return None
             arrays, told = found
-            # Of several threads, one: see `DevicePlacement`.
-            return arrays, {shard.device: shard.data for shard in told.addressable_shards}
+            return arrays, self._seats.views(told)
 
         if (step := self.exchange(index, (unit, batch), compute)) is None:
             return None
         seat = self._members[index]
         arrays, told = step
-        loss, is_finite = np.asarray(told[self._seats.device(seat)])[0]  # waits for this device alone
+        loss, is_finite = np.asarray(told[seat])[0]  # waits for this device alone
         if is_finite:
             return Share(arrays, loss)
-        return self._seats.part(arrays, seat)
+        return jax.tree.map(lambda leaf: leaf[0], self._seats.views(arrays)[seat])
 
     def pack(self, contribution: Any) -> bool:
         """Tell what the program has told (see `Communicator.pack`)."""

@@ -96,6 +96,8 @@ class ThreadCommunicator:
       placement: where each member computes: a group's mean is computed where its first member does.
     """
 
+    joint_gradient: JointGradient | None = None  # each runs its own program
+
     def __init__(
         self,
         members: tuple[int, ...],
@@ -115,11 +117,6 @@ class ThreadCommunicator:
     def met_at(self) -> float:
         """Return when all had come to this thread's last sum or mean (see `Communicator.met_at`)."""
         return getattr(self._met, "at", 0.0)
-
-    @property
-    def joint_gradient(self) -> JointGradient | None:
-        """Return None: each runs its own program."""
-        return None
 
     def enter(self) -> None:
         """Do nothing: threads of one process need no introduction."""

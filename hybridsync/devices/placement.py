@@ -274,11 +274,6 @@ class DevicePlacement:
     def constant(self, kind: Callable[[Any], np.generic], value: float) -> Any:
         return kind(value)  # an array of one device would be copied to the others with each call
 
-    @property
-    def is_single(self) -> bool:
-        """Return whether each seat is one device, which a model knows nothing of."""
-        return self._is_single and not self.axes
-
     def on_each_seat(self, function: Callable) -> Callable:
         """Return a program that computes a function on each seat of one device, in one call, and each for itself.
 
@@ -288,18 +283,6 @@ class DevicePlacement:
         shared, own = PartitionSpec(), PartitionSpec(WORKER_AXIS)
         mapped = jax.shard_map(function, mesh=self.joint, in_specs=(shared, own), out_specs=own, check_vma=False)
         return jax.jit(mapped)
-
-    def device(self, seat: int) -> Any:
-        """Return the device of a seat of one device."""
-        return self._seats[seat].devices.flat[0]
-
-    def part(self, tree: Any, seat: int) -> Any:
-        """Return what a seat of one device has of trees side by side, without that dimension."""
-        device = self.device(seat)
-        with self._splitting:
-            return jax.tree.map(
-                lambda leaf: next(shard.data for shard in leaf.addressable_shards if shard.device == device)[0], tree
-            )
 
     def divided(self, arrays: Sequence[np.ndarray]) -> jax.Array:
         """Return arrays of one shape, one for each seat of one device, side by side along the first dimension."""

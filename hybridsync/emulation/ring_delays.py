@@ -92,6 +92,7 @@ class DelayedCommunicator:
         wait: Callable[[float], None] = pause,
     ) -> None:
         self._communicator, self._members = communicator, members
+        self.joint_gradient = communicator.joint_gradient
         self._rings, self._sizes, self._clock, self._wait = rings, sizes, clock, wait
 
     @property

@@ -590,11 +590,13 @@ class Reporter:
         with self._control.turn() as chief:  # after the last metrics: no line of theirs has more units than the summary
             counts, stop_reason = chief.ledger.counts(), chief.stop_reason
             quarantined = dict(chief.members.quarantined)
+        self._look_for_start()
+        ended = self._recorder.events.elapsed.stop()  # else a session that resumes would count what callbacks take
         summary = Summary(
             exit=how,
             units=Units(**counts.to_json()),
             examples=counts.applied * self._run.config.unit_size,
-            seconds=self.seconds(),
+            seconds=ended - self._since,
             plan=str(self._run.plan),
             switches=self._switches.written,
             final=self._final,

@@ -4,6 +4,7 @@ Every line holds `t` (seconds for which the run has trained, see `Elapsed`), `wa
 number) and the kind's own fields; a writer may add fields, never leave one out.
 """
 
+import math
 import os
 import threading
 from collections.abc import Iterable, Mapping
@@ -111,7 +112,7 @@ def unsound(event: Mapping[str, Any]) -> list[str]:
 class Elapsed:
     """The run's time: seconds for which it has trained, from its first unit leased, without pauses between sessions.
 
-    It stands still from a session's start until the session's first unit is leased.
+    It stands still from a session's start until the session's first unit is leased, and from the session's end.
 
     Args:
         clock: time source.
@@ -126,6 +127,7 @@ class Elapsed:
         self._clock, self._least, self._first_wall = clock, t, first_wall
         self._opened = clock.monotonic() if opened is None else opened
         self._zero: float | None = None
+        self._most = math.inf
 
     @property
     def runs(self) -> bool:
@@ -133,7 +135,7 @@ class Elapsed:
         return self._zero is not None
 
     def __call__(self) -> float:
-        return self._least if self._zero is None else self._clock.monotonic() - self._zero
+        return self._least if self._zero is None else min(self._clock.monotonic() - self._zero, self._most)
 
     def wall(self) -> float:
         """Return unix time, as if the run had trained without pauses from its first unit."""
@@ -153,6 +155,11 @@ class Elapsed:
         """Run on from `t`, in a session whose first unit was leased at `begun`: only its chief was away."""
         self._zero, self._least = self._clock.monotonic() - t, begun
 
+    def stop(self) -> float:
+        """Stand still and return the time: the session has ended, and its callbacks may take their time."""
+        self._most = self()
+        return self._most
+
     def not_before(self, t: float) -> None:
         """Go on from `t` where that is later: another file of an earlier session ended there."""
         later = max(t - self(), 0.0)
@@ -163,7 +170,7 @@ class Elapsed:
 
     def at(self, monotonic: float) -> float:
         """Return the run's time at a reading of this host's monotonic clock; never before this session's first unit."""
-        return self._least if self._zero is None else max(monotonic - self._zero, self._least)
+        return self._least if self._zero is None else min(max(monotonic - self._zero, self._least), self._most)
 
 
 class Events(Protocol):

@@ -102,8 +102,8 @@ class Programs:
             return placement.jit(_announced(program), **options)
 
         self._micro_steps = micro_steps
-        gradient = functools.partial(_unit_gradient, task, optimizer.clip, micro_steps)
-        self.unit_gradient = compiled(gradient)
+        self._gradient = functools.partial(_unit_gradient, task, optimizer.clip, micro_steps)
+        self.unit_gradient = compiled(self._gradient)
         self._round_parameters, self._round_grads = compiled(self._rounded_parameters), compiled(_rounded_grads)
         self.total = compiled(_total)
         self._add, self._weigh = compiled(_add), compiled(_weigh)
@@ -279,8 +279,7 @@ class Programs:
 
         def gradient(shared: Any, own: Any) -> tuple[Any, jax.Array]:
             (parameters, key, frozen), (batch, units) = shared, own
-            task, clip = self.task, self.optimizer.clip
-            found = _unit_gradient(task, clip, self._micro_steps, parameters, batch, units[0], key, frozen)
+            found = self._gradient(parameters, batch, units[0], key, frozen)
             finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(found["floats"])]).all()
             told = jnp.stack([found["floats"]["loss"], finite.astype(jnp.float32)])
             return jax.tree.map(lambda leaf: leaf[None], (found, told))

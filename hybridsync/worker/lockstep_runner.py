@@ -89,11 +89,11 @@ class _Calls:
             return context.gradient(replica.parameters(context.worker), request)
 
         def compute(batch: Batch) -> Any:
-            context.recorder.meeting()
+            context.recorder.joining()
             try:
                 found = joint_gradient(self._index, request.unit, batch, replica.joint_parameters)
             finally:
-                context.recorder.has_met(communicator.met_at)
+                context.recorder.has_joined(communicator.met_at)
             if found is None:
                 parameters = replica.parameters(context.worker)
                 found = context.programs.gradient(parameters, request.unit, worker=context.worker, batch=batch)

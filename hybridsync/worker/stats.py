@@ -60,7 +60,7 @@ class WorkerRecorder:
 
     Attributes:
       watchdog: watchdog of the worker's process; each unit is a piece of work there.
-      met_secs: seconds for which the unit in progress has waited for those of the other members (see `has_met`).
+      met_secs: seconds for which the unit in progress has waited for those of the other members (see `has_joined`).
       unit_peak_secs: seconds of a unit at the peak of the worker's devices, 0 for unknown; None before it was asked.
     """
 
@@ -88,13 +88,14 @@ class WorkerRecorder:
         "_peak_secs",
         "_piece",
         "_read_secs",
-        "_read_until",
+        "_reading_since",
         "_received_bytes",
         "_reported",
         "_sent_bytes",
         "_spans",
         "_stepped",
         "_transfer_secs",
+        "_unit_read_secs",
         "_unit_secs",
         "_usual_secs",
         "_wait_secs",
@@ -136,7 +137,7 @@ class WorkerRecorder:
         self._losses: list[Any] = []
         self._applied, self._dropped = UnitSet(), ()
         self._compute_secs = self._read_secs = self._wait_secs = self._compile_secs = self._peak_secs = 0.0
-        self._read_until = self._met_since = self.met_secs = 0.0
+        self._reading_since = self._unit_read_secs = self._met_since = self.met_secs = 0.0
         self.unit_peak_secs: float | None = None
         self._sent_bytes = self._received_bytes = 0
         self._unit_secs: list[float] = []
@@ -174,6 +175,7 @@ class WorkerRecorder:
         """Note that the computation of `unit` begins; returns when."""
         started = self._now()
         self._at = COMPUTING, started
+        self._unit_read_secs = 0.0
         self._watched.begin(unit)
         self.at_unit(unit)
         return started
@@ -184,19 +186,19 @@ class WorkerRecorder:
         """See `Activity.reading`."""
         self._before_reading = self._at[0]
         self._piece = self.watchdog.begin("reading the data of a unit", self._limits.read_secs)
-        self.turn_to(READING)
+        self._reading_since = self.turn_to(READING)
 
     def has_read(self) -> None:
         """See `Activity.has_read`."""
         self.watchdog.end(self._piece)
-        self._read_until = self.turn_to(self._before_reading)
+        self._unit_read_secs += self.turn_to(self._before_reading) - self._reading_since
 
-    def meeting(self) -> None:
+    def joining(self) -> None:
         """Note that the unit waits for those of the other members: one program computes the gradients of all."""
         self._piece = self.watchdog.begin("a lock-step step", UNLIMITED)
         self._met_since = self.turn_to(WAITING)
 
-    def has_met(self, at: float) -> None:
+    def has_joined(self, at: float) -> None:
         """Note that all had come at `at`, since when the unit is computed."""
         self.watchdog.end(self._piece)
         self.turn_to(COMPUTING)
@@ -218,13 +220,13 @@ class WorkerRecorder:
     def compute(self, category: str, started: float, ended: float, loss: Any) -> None:
         """Note one unit's local computation, which has ended; `loss` is None where none was computed.
 
-        Up to where its data were there, the time since `started` is reading.
+        What was no reading since `started` is computing.
         """
         self._at = "", ended
         self.at_unit(-1)
-        began, met_secs, self.met_secs = max(started, self._read_until), self.met_secs, 0.0
-        self._watched.end(ended - began - met_secs)
-        self._happened.append((WorkerRecorder._computed, category, started, began, met_secs, ended, loss))
+        read_secs, met_secs, self.met_secs = self._unit_read_secs, self.met_secs, 0.0
+        self._watched.end(ended - started - read_secs - met_secs)
+        self._happened.append((WorkerRecorder._computed, category, started, read_secs, met_secs, ended, loss))
         if len(self._happened) > MOST_HAPPENED:
             with self._lock:
                 self._take_in()
@@ -240,9 +242,11 @@ class WorkerRecorder:
             take_in, *values = happened.popleft()
             take_in(self, *values)
 
-    def _computed(self, category: str, started: float, began: float, met_secs: float, ended: float, loss: Any) -> None:
-        read_secs, compute_secs = began - started, ended - began - met_secs
-        secs = read_secs + compute_secs
+    def _computed(
+        self, category: str, started: float, read_secs: float, met_secs: float, ended: float, loss: Any
+    ) -> None:
+        secs = ended - started - met_secs
+        compute_secs = secs - read_secs
         self._compute_secs += compute_secs
         self._read_secs += read_secs
         self._peak_secs += self.unit_peak_secs or 0.0
@@ -266,9 +270,9 @@ class WorkerRecorder:
         if self._keep_spans:
             if read_secs > READ_SHARE * secs:
                 self._spans.append((READING, category, started, read_secs, self.phase_id.number, 0))
-                started = began
+                started += read_secs
             if met_secs:
-                started = began + met_secs
+                started = ended - compute_secs
             self._spans.append(("compute", category, started, ended - started, self.phase_id.number, 1))
 
     def _has_waited(self, name: str, category: str, started: float, ended: float) -> None:

@@ -51,6 +51,16 @@ def test_pretrained_weights_are_tuned_whole_in_part_and_by_lora(tmp_path: Path) 
     assert re.findall(r"trained (\d+)$", shown, re.MULTILINE) == [f"{128 * 10 + 10}", f"{8 * (64 + 128 + 128 + 10)}"]
 
 
+def test_jobs_as_other_systems_have_them_train(tmp_path: Path) -> None:
+    lines = output(blocks("docs/coming_from.md"), tmp_path).splitlines()
+    diloco = re.fullmatch(r"diloco: bsp to diloco\(steps=20\), ([\d.]+)", lines[0])
+    fsdp = re.fullmatch(r"fsdp: (\d+) evaluations, ([\d.]+)", lines[1])
+    assert diloco is not None and fsdp is not None, lines
+    assert int(fsdp[1]) >= 1 and min(float(diloco[1]), float(fsdp[2])) >= 0.85
+    assert lines[-1] == "left: preempted"
+    assert all(re.fullmatch(r"reported \d+ [\d.]+", line) for line in lines[2:-1])
+
+
 def values(group: type, prefix: str = "") -> set[str]:
     """Return the dotted names of a configuration's values."""
     found = set()

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from hybridsync import Callback, EmulationConfig, MLflow, TelemetryConfig, Trainer, WandB
+from hybridsync.phases import callbacks
 from tests.tasks import momentum_sgd
 from tests.trainers import events_of, fit_and_stop, mlp_trainer
 
@@ -32,10 +33,11 @@ def trainer(workdir: Path, callback: Callback) -> Trainer:
     return mlp_trainer("bsp:50%,asp", UNITS, telemetry=telemetry, callbacks=[callback], **options)
 
 
-def raised(workdir: Path) -> list[str]:
-    """Return what the callbacks have raised: the trackers may take their time on a busy machine."""
-    errors = [event["error"] for event in events_of(workdir, "user_code_failed")]
-    return [error for error in errors if "has not returned" not in error]
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the trackers take their time on a busy machine: none is called late, and none is abandoned."""
+    monkeypatch.setattr(callbacks, "LATE_SECS", 240.0)
+    monkeypatch.setattr(callbacks, "END_SECS", 240.0)
 
 
 def records_of(file: Path) -> Iterator[bytes]:
@@ -64,10 +66,11 @@ def history_of(session: Path) -> list[dict[str, Any]]:
 
 
 def test_a_run_is_shown_in_weights_and_biases_offline(tmp_path: Path) -> None:
-    workdir = tmp_path / "run"
+    wandb, workdir = import_module("wandb"), tmp_path / "run"
     assert fit_and_stop(trainer(workdir, WandB("digits", mode="offline")), 32).summary.exit == "preempted"
     assert trainer(workdir, WandB("digits", mode="offline")).fit().completed
-    assert raised(workdir) == []
+    assert events_of(workdir, "user_code_failed") == []
+    wandb.teardown()  # the end of a run does not wait until W&B's service has written the last lines
     sessions = sorted((workdir / "wandb").glob("offline-run-*"))
     assert len(sessions) == 2 and len({path.name.rpartition("-")[2] for path in sessions}) == 1, (
         "one run's two sessions"
@@ -84,7 +87,7 @@ def test_a_run_is_shown_in_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     workdir, place = tmp_path / "run", (tmp_path / "mlruns").as_uri()
     assert fit_and_stop(trainer(workdir, MLflow("digits", place)), 32).summary.exit == "preempted"
     assert trainer(workdir, MLflow("digits", place)).fit().completed
-    assert raised(workdir) == []
+    assert events_of(workdir, "user_code_failed") == []
     client = mlflow.MlflowClient(place)
     (shown,) = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
     assert shown.data.metrics.keys() >= TAGS and shown.info.status == "FINISHED"

@@ -24,7 +24,7 @@ from hybridsync.phases.reporter import Reporter
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.trainer import FitResult
 from hybridsync.worker.loop import WorkerLoop
-from tests.trainers import events_of, is_exact, lines_of, mlp_trainer, tally_trainer
+from tests.trainers import events_of, fit_and_stop, is_exact, lines_of, mlp_trainer, tally_trainer
 
 EVALUATED = TelemetryConfig(evaluate_units=8, log_secs=0.05)
 WAIT_SECS = 60.0
@@ -179,6 +179,20 @@ def test_a_late_callback_is_named_once_and_the_calls_that_wait_for_it_are_made(t
     assert hanging.called == 2 == len(seen.of("on_phase")) and len(seen.of("on_end")) == 1
     events = [event for event in events_of(workdir, "user_code_failed") if "Hanging" in event["code"]]
     assert len(events) == 1 and "has not returned" in events[0]["error"]
+
+
+class Slow(Callback):
+    def on_end(self, run: CallbackRun, summary: Values) -> None:
+        pause(0.3)
+
+
+def test_a_runs_time_stands_still_while_its_callbacks_end(tmp_path) -> None:
+    workdir, options = tmp_path / "run", {"callbacks": [Slow()], "emulation": EmulationConfig(compute_secs=0.01)}
+    stopped = fit_and_stop(tally_trainer("asp", 64, workdir=workdir, **options), 32).summary
+    assert tally_trainer("asp", 64, workdir=workdir, **options).fit().completed
+    assert stopped.callback_secs["Slow"] >= 0.3
+    assert events_of(workdir, "run_finished")[0]["t"] == round(stopped.seconds, 6)
+    assert events_of(workdir, "training_started")[1]["t"] == round(stopped.seconds, 6)
 
 
 class StopsAtOnce(Callback):

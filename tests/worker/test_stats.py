@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +14,26 @@ from hybridsync.core.activity import current, follow
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.deadlines import LATE_SECS
 from hybridsync.core.plan import PhaseId
+from hybridsync.interfaces.messages import GroupReply, LeaseReply, PushReply
 from hybridsync.interfaces.reports import COMPILING, COMPUTING, READING, SEND, WAITING
+from hybridsync.lab.simulator.arithmetic import Sizes, Weightless
+from hybridsync.worker.group_engine import GroupEngine
+from hybridsync.worker.local_engine import LocalEngine
+from hybridsync.worker.lockstep_engine import LockstepEngine
+from hybridsync.worker.requests import (
+    AllReduce,
+    AverageGroup,
+    CallServer,
+    ComputeUnit,
+    JoinGroup,
+    LeaseUnits,
+    Start,
+    UpdateOwn,
+)
+from hybridsync.worker.server_engine import ServerEngine
 from hybridsync.worker.stats import WorkerRecorder
 from tests.telemetry.clocks import ManualClock
+from tests.worker.scripted import Script, member_of
 
 
 def test_everything_noted_is_in_one_report():
@@ -161,12 +180,12 @@ def test_the_wait_for_other_members_units_is_no_part_of_ones_own() -> None:
     recorder.reading()
     clock.advance(1.0)
     recorder.has_read()
-    recorder.meeting()
+    recorder.joining()
     clock.advance(2.0)
     assert recorder.take_report().doing == WAITING
     met = clock.monotonic()
     clock.advance(0.5)  # until the program is begun
-    recorder.has_met(met)
+    recorder.has_joined(met)
     clock.advance(1.0)
     recorder.compute("sync", started, clock.monotonic(), None)
     recorder.compute("sync", recorder.computing(1), clock.monotonic() + 1.0, None)
@@ -179,6 +198,62 @@ def test_the_wait_for_other_members_units_is_no_part_of_ones_own() -> None:
         ("compute", 3.0, 1.5),
         ("compute", 4.5, 1.0),
     ]
+
+
+class Timed(Script):
+    """A request that is begun takes a second of its worker's time."""
+
+    def __init__(self, clock: ManualClock, answer: Callable[[Any], Any]) -> None:
+        super().__init__(answer)
+        self._clock = clock
+
+    def _carry_out(self, request: Any) -> Any:
+        if isinstance(request, Start):
+            self._clock.advance(1.0)
+        return super()._carry_out(request)
+
+
+@pytest.mark.parametrize("reads", [(), (0.0,), (3.0,), (2.0, 3.0)], ids=["none", "ahead", "now", "another ahead"])
+@pytest.mark.parametrize(
+    ("spec", "engine"),
+    [
+        ("bsp", partial(LockstepEngine, ahead=False)),
+        ("asp", partial(ServerEngine, ahead=False)),
+        ("ssp", partial(ServerEngine, ahead=True)),
+        ("localsgd", partial(LocalEngine, ahead=True)),
+        ("psplus", partial(LocalEngine, ahead=False)),
+        ("preduce", partial(GroupEngine, logs=False)),
+        ("adpsgd", partial(GroupEngine, logs=False)),
+    ],
+)
+def test_reading_is_what_the_data_take_whatever_else_an_engine_does(spec: str, engine: Any, reads: tuple) -> None:
+    """Every request takes a second, that for a gradient before its data are read, as where a trace begins."""
+    clock, leases = ManualClock(), [LeaseReply(((0, 4),), False), LeaseReply((), True)]
+    member, numerics, units = member_of(spec, clock=clock), Weightless(Sizes(1, 1, 1)), list[int]()
+
+    def answer(request: Any) -> Any:
+        clock.advance(1.0)
+        if isinstance(request, LeaseUnits):
+            return leases.pop(0) if leases else LeaseReply((), True)
+        if isinstance(request, ComputeUnit):
+            for secs in reads:
+                member.recorder.reading()
+                clock.advance(secs)
+                member.recorder.has_read()
+            units.append(request.unit)
+            clock.advance(4.0)
+        if isinstance(request, CallServer):
+            return PushReply(0), 1
+        if isinstance(request, AllReduce):
+            return 0, 4
+        if isinstance(request, JoinGroup):
+            return GroupReply((2,), sequence=len(units), is_full_sync=request.request.last)
+        return request.state if isinstance(request, (UpdateOwn, AverageGroup)) else 0
+
+    Timed(clock, answer).drive(engine(member, numerics).run())
+    report = member.recorder.take_report()
+    assert units and report.read_secs == len(units) * sum(reads)
+    assert report.compute_secs == len(units) * (6.0 if spec == "adpsgd" else 5.0)
 
 
 def test_a_unit_that_is_computed_for_its_seconds_alone_comes_behind_those_before_it():

