@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from hybridsync.collectives.backend import Collectives, CommunicatorPhase, JointGradient
+from hybridsync.collectives.backend import Collectives, CommunicatorPhase
 from hybridsync.collectives.threads import ThreadCollectives, ThreadCommunicator
 from hybridsync.devices.mesh import XLA
 from hybridsync.devices.placement import JOINT, DevicePlacement
