@@ -34,7 +34,7 @@ class KeepBest(Callback):
       mode: "max" or "min"; None takes the least where the metric's name contains "loss", else the greatest.
     """
 
-    needs_workdir = True
+    needs_workdir = needs_evaluations = True
 
     def __init__(self, metric: str = "accuracy", mode: Literal["max", "min"] | None = None) -> None:
         if mode not in (None, "max", "min"):

@@ -14,20 +14,24 @@ from unittest.mock import Mock, call
 import numpy as np
 import pytest
 
-from hybridsync import Callback, EmulationConfig, TelemetryConfig, Trainer
+from hybridsync import Callback, EmulationConfig, KeepBest, Task, TelemetryConfig, Trainer
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import ConfigError, WorkdirTaken
+from hybridsync.data import ArraySource
 from hybridsync.emulation.device import Emulation
 from hybridsync.interfaces.callbacks import CallbackRun, Values
+from hybridsync.models import MLP
 from hybridsync.phases import callbacks as callback_threads
 from hybridsync.phases.reporter import Reporter
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.trainer import FitResult
 from hybridsync.worker.loop import WorkerLoop
+from tests.tasks import plain_sgd
 from tests.trainers import events_of, is_exact, lines_of, mlp_trainer, tally_trainer
 
 EVALUATED = TelemetryConfig(evaluate_units=8, log_secs=0.05)
 WAIT_SECS = 60.0
+POINTS = {"image": np.ones((8, 2), np.float32), "label": np.zeros(8, np.int32)}
 
 
 class Recording(Callback):
@@ -99,6 +103,19 @@ def test_a_run_without_a_workdir_calls_them_as_well() -> None:
 def test_what_is_not_a_callback_is_refused_by_name(callbacks: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         tally_trainer("asp", 64, callbacks=callbacks)
+
+
+def test_evaluations_without_held_out_examples_are_one_line_and_refused_where_a_callback_needs_them(capsys) -> None:
+    task = Task.from_nnx(lambda rngs: MLP((2, 2), rngs=rngs), ArraySource("points", POINTS))
+    job: dict[str, Any] = {"workload": 4, "unit_size": 4, "workers": 1, "plan": "asp", "telemetry": EVALUATED}
+    assert Trainer(task, plain_sgd(), callbacks=[Recording()], **job).fit().completed
+    said = "nothing is evaluated, in spite of telemetry.evaluate_units, Recording.on_evaluation: the source has no "
+    assert " ".join(capsys.readouterr().err.split()).count(said) == 1
+    with pytest.raises(ConfigError, match="KeepBest needs evaluations, and the source has no held-out examples: give"):
+        Trainer(task, plain_sgd(), workdir="never", callbacks=[KeepBest()], **job)
+    held_out = Task.from_nnx(lambda rngs: MLP((2, 2), rngs=rngs), ArraySource("points", POINTS, test=POINTS))
+    assert Trainer(held_out, plain_sgd(), callbacks=[Recording()], **job).fit().completed
+    assert "nothing is evaluated" not in capsys.readouterr().err
 
 
 # --- guests ---
