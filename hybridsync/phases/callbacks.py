@@ -51,7 +51,7 @@ class Guests:
         self, event: Callable[..., object], show_line: Callable[[str], None], stop: Callable[[], object], clock: Clock
     ) -> None:
         self._event, self._show_line, self._stop, self._clock = event, show_line, stop, clock
-        self._failures: Counter[tuple[str, str]] = Counter()
+        self._failures: Counter[tuple[str, str, str]] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
 
     def call(self, name: str, work: Callable[[], T], default: T, *, function: Any = None) -> T:
@@ -75,20 +75,20 @@ class Guests:
             self.seconds[name] += self._clock.monotonic() - started
         return default
 
-    def failed(self, name: str, why: str, then: str = "training goes on") -> None:
-        """Report that a guest failed, and why."""
+    def failed(self, name: str, why: str, then: str = "training goes on", did: str = "failed") -> None:
+        """Report that a guest failed, or what else it `did`, and why."""
         why = printable(why)[:MOST_TEXT]
-        self._failures[name, why] += 1
-        if self._failures[name, why] == 1:
+        self._failures[name, did, why] += 1
+        if self._failures[name, did, why] == 1:
             self._event("user_code_failed", code=name, error=why, times=1)
-            self._show_line(f"{name} failed, {then}: {why}")
+            self._show_line(f"{name} {did}, {then}: {why}")
 
     def close(self) -> None:
         """Report how often guests failed that did so more than once."""
-        for (name, why), times in self._failures.items():
+        for (name, did, why), times in self._failures.items():
             if times > 1:
                 self._event("user_code_failed", code=name, error=why, times=times)
-                self._show_line(f"{name} failed {times:,} times: {why}")
+                self._show_line(f"{name} {did} {times:,} times: {why}")
         self._failures.clear()
 
 
@@ -143,7 +143,7 @@ class Callbacks:
         show_line: Callable[[str], None],
         clock: Clock,
     ) -> None:
-        self._reports, self._clock = reports, clock
+        self._reports, self._show_line, self._clock = reports, show_line, clock
         self._notes: deque[Callable[[], None]] = deque()
 
         def stop(reason: str) -> None:
@@ -190,9 +190,11 @@ class Callbacks:
         while self._notes:
             self._notes.popleft()()
         for thread in self._threads:
+            if returned := thread.take_returned():
+                self._show_line(returned)
             if late := thread.take_late():
                 why = f"it has not returned for {LATE_SECS:g} s; its later calls wait"
-                self._reports.failed(late, why, "training does not wait")
+                self._reports.failed(late, why, "training does not wait", did="is slow")
 
     def close(self, summary: Mapping[str, Any]) -> None:
         """Call `on_end`, and wait for all calls until `END_SECS`; what is not done by then is abandoned, and named.
@@ -283,6 +285,14 @@ class _Thread:
             return ""
         self._named = current
         return current[0]
+
+    def take_returned(self) -> str:
+        """Return a line once the call that was late has returned; "" otherwise."""
+        late = self._named
+        if late is None or late is self._current:
+            return ""
+        self._named = None
+        return f"{late[0]} has returned after {self._clock.monotonic() - late[1]:.0f} s"
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:

@@ -198,6 +198,24 @@ def test_a_late_callback_is_named_once_and_the_calls_that_wait_for_it_are_made(t
     assert len(events) == 1 and "has not returned" in events[0]["error"]
 
 
+def test_a_slow_callback_is_called_slow_and_the_run_says_when_it_has_returned(monkeypatch) -> None:
+    monkeypatch.setattr(callback_threads, "LATE_SECS", 0.0)
+    hanging, shown = Hanging(), Mock()
+    reports = callback_threads.Guests(Mock(), shown, Mock(), SYSTEM_CLOCK)
+    callbacks = callback_threads.Callbacks(
+        Mock(callbacks=(hanging,), workdir=None), Mock(), reports, shown, SYSTEM_CLOCK
+    )
+    callbacks.call("on_phase", {})
+    wait_until(lambda: hanging.called)
+    callbacks.look()
+    callbacks.look()
+    hanging.let_go.set()
+    callbacks.close({})
+    (slow,), (returned,) = (each.args for each in shown.mock_calls)
+    assert slow.startswith("the callback Hanging.on_phase is slow, training does not wait: it has not returned for 0 s")
+    assert returned == "the callback Hanging.on_phase has returned after 0 s"
+
+
 class StopsAtOnce(Callback):
     def on_evaluation(self, run: CallbackRun, evaluation: Values) -> None:
         run.stop("measured")
