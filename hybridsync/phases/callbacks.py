@@ -13,7 +13,7 @@ import math
 import queue
 import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from inspect import unwrap
 from typing import Any, TypeVar
@@ -54,7 +54,9 @@ class Guests:
         self._failures: Counter[tuple[str, str, str]] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
 
-    def call(self, name: str, work: Callable[[], T], default: T, *, function: Any = None) -> T:
+    def call(
+        self, name: str, work: Callable[[], T], default: T, *, function: Any = None, keys: Collection[str] = ()
+    ) -> T:
         """Return what `work` returns; `default` where it raises.
 
         Args:
@@ -62,6 +64,7 @@ class Guests:
           work: calls the guest.
           default: value to go on with.
           function: the user's function, whose place is named where the error has no line of the user's.
+          keys: keys of the values that the guest is called with, named where it asks for another.
         """
         started = self._clock.monotonic()
         try:
@@ -70,7 +73,9 @@ class Guests:
             self._stop()
             self.failed(name, explain(error, place_of(function)), "the run saves and stops")
         except BaseException as error:  # noqa: BLE001 a guest ends nothing, whatever it raises
-            self.failed(name, explain(error, place_of(function)))
+            other_key = isinstance(error, KeyError) and keys and not any(key in keys for key in error.args)
+            have = f"; the values have the keys {', '.join(sorted(keys))}" if other_key else ""
+            self.failed(name, explain(error, place_of(function)) + have)
         finally:
             self.seconds[name] += self._clock.monotonic() - started
         return default
@@ -301,7 +306,8 @@ class _Thread:
             name = f"the callback {self.name}.{method}"
             self._current = name, self._clock.monotonic()
             try:
-                self._guests.call(name, partial(function, self._run, *values), None, function=function)
+                keys = [key for each in values for key in each]
+                self._guests.call(name, partial(function, self._run, *values), None, function=function, keys=keys)
             finally:
                 self._current = None
 

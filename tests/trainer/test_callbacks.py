@@ -150,6 +150,23 @@ def test_what_callbacks_raise_return_and_change_harms_nothing_and_is_reported_on
     assert len(events_of(workdir, "run_finished")) == 1
 
 
+class Misspelling(Callback):
+    def on_evaluation(self, run: CallbackRun, evaluation: Values) -> None:
+        evaluation["acc"]
+
+    def on_metrics(self, run: CallbackRun, metrics: Values) -> None:
+        {}["own"]
+
+
+def test_a_key_that_the_values_do_not_have_is_reported_with_those_that_they_have(tmp_path: Path) -> None:
+    workdir = tmp_path / "run"
+    assert mlp_trainer("asp", 64, workdir=workdir, telemetry=EVALUATED, callbacks=[Misspelling()]).fit().completed
+    errors = {event["code"]: event["error"] for event in events_of(workdir, "user_code_failed")}
+    evaluation = ", ".join(sorted(events_of(workdir, "evaluation")[0]))
+    assert errors["the callback Misspelling.on_evaluation"].endswith(f"'acc'; the values have the keys {evaluation}")
+    assert "'own'; the values have the keys applied_by, " in errors["the callback Misspelling.on_metrics"]
+
+
 def wait_until(condition: Callable[[], Any]) -> None:
     deadline = SYSTEM_CLOCK.monotonic() + WAIT_SECS
     while not condition():
