@@ -315,12 +315,12 @@ class _Thread:
 class _Noting(Guests):
     """Leaves what guests raise to another thread, which counts and reports it."""
 
-    def __init__(self, note: Callable[[str, str, str], object], stop: Callable[[], object], clock: Clock) -> None:
+    def __init__(self, note: Callable[[str, str, str, str], object], stop: Callable[[], object], clock: Clock) -> None:
         super().__init__(lambda *values, **fields: None, lambda line: None, stop, clock)
         self._note = note
 
-    def failed(self, name: str, why: str, then: str = "training goes on") -> None:
-        self._note(name, why, then)
+    def failed(self, name: str, why: str, then: str = "training goes on", did: str = "failed") -> None:
+        self._note(name, why, then, did)
 
 
 def _copied(value: Any) -> Any:
