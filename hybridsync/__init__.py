@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hybridsync.training.optimizer import Optimizer
     from hybridsync.training.task import Task
     from hybridsync.workdir.export import export
-    from hybridsync.workdir.keep_best import KeepBest
+    from hybridsync.workdir.keep_best import KeepBest, StopAt
 
 __version__ = "0.1.0.dev0"
 
@@ -45,6 +45,7 @@ _HOMES = {
     "OptimizerConfig": "config",
     "RunConfig": "config",
     "ScheduleConfig": "config",
+    "StopAt": "workdir.keep_best",
     "TelemetryConfig": "config",
     "HybridSyncError": "core.errors",
     "MLflow": "telemetry.trackers",
@@ -78,6 +79,7 @@ __all__ = [
     "RunConfig",
     "RunHistory",
     "ScheduleConfig",
+    "StopAt",
     "Task",
     "TelemetryConfig",
     "Trainer",

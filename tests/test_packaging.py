@@ -23,7 +23,7 @@ MARKERS = {
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy what a build reads, so that it leaves nothing here."""
-    folder = tmp_path_factory.mktemp("source")
+    folder = tmp_path_factory.mktemp("source") / "hybridsync"
     for name in ("hybridsync", "launch", "configs", "benchmarks"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
@@ -54,3 +54,14 @@ def test_a_wheel_holds_the_package_alone_with_its_types_its_recipes_and_the_page
 def test_a_source_distribution_says_so_too(source: Path, tmp_path: Path) -> None:
     with tarfile.open(build(source, "sdist", tmp_path)) as archive:
         assert {name.split("/", 1)[-1] for name in archive.getnames()} >= MARKERS
+
+
+def test_a_script_beside_a_clone_imports_the_package(source: Path, tmp_path: Path) -> None:
+    """The folder of a clone has the package's name; Python sees a namespace package in it, where a script is beside."""
+    with zipfile.ZipFile(build(source, "editable", tmp_path)) as wheel:
+        wheel.extractall(tmp_path / "site")
+    job = source.parent / "job.py"
+    job.write_text("import site, sys; site.addsitedir(sys.argv[1]); import hybridsync; print(hybridsync.__file__)")
+    command = [sys.executable, "-S", job, tmp_path / "site"]
+    imported = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert imported.stdout.strip() == str(source / "hybridsync" / "__init__.py"), imported.stderr

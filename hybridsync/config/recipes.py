@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Literal
 
@@ -11,8 +10,9 @@ from hybridsync.core.paths import local_path
 
 PREFIX = "recipe:"
 SCENARIOS = "scenarios/"
-PACKAGE = "hybridsync.recipes"
-"""The package in which an installation has the files of `configs/` (see `package-dir` in pyproject.toml)."""
+PACKAGE = Path(__file__).parents[1]
+FOLDERS = (PACKAGE / "recipes", PACKAGE.parent / "configs")
+"""Where an installation has them (see setup.py), and where a checkout has them."""
 
 
 def located(name: str, *, kind: Literal["recipe", "scenario"] = "recipe") -> Path:
@@ -28,17 +28,15 @@ def located(name: str, *, kind: Literal["recipe", "scenario"] = "recipe") -> Pat
     if not name.startswith(PREFIX):
         return local_path(name)
     wanted = name.removeprefix(PREFIX).removesuffix(".py")
-    spec = importlib.util.find_spec(PACKAGE)
-    folders = [Path(folder) for folder in spec.submodule_search_locations or ()] if spec else []
+    folder = next(filter(Path.is_dir, FOLDERS), FOLDERS[0])
     known = {
         path.relative_to(folder).with_suffix("").as_posix(): path
-        for folder in folders
         for path in sorted(folder.rglob("*.py"))
         if path.name != "__init__.py"
     }
     of_kind = {path: file for path, file in known.items() if path.startswith(SCENARIOS) == (kind == "scenario")}
     if wanted not in of_kind:
-        listed = ", ".join(of_kind) or "none, because the package is not installed; name a file by its path"
+        listed = ", ".join(of_kind) or "none; name a file by its path"
         what = f"{wanted!r} is no {kind}" if wanted in known else f"there is no {kind} {wanted!r}"
         raise ConfigError(f"{what}; known: {listed}")
     return of_kind[wanted]

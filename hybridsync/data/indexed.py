@@ -161,9 +161,21 @@ def _examples(split: Any, indices: list[int]) -> Sequence[Any]:
 
 
 def _num_examples(name: str, split: str, examples: Any) -> int:
+    kind = type(examples).__name__
+    if isinstance(examples, Mapping) and 0 not in examples:  # such as Hugging Face's DatasetDict
+        keys = [repr(key) for key in examples]
+        raise DataError(
+            f"{name}: the {split} split, of type {kind}, has the keys {', '.join(keys)} and no [0]. Pass one split, "
+            f"such as ds[{(keys or ['...'])[0]}]; for a dictionary of arrays there is ArraySource."
+        )
+    if any(each.__name__ == "IterDataset" for each in type(examples).__mro__):
+        raise DataError(
+            f"{name}: the {split} split is Grain's {kind}, which has no [index]. Pass the MapDataset before "
+            ".to_iter_dataset()."
+        )
     if not hasattr(examples, "__len__") or not (hasattr(examples, "__getitem__") or hasattr(examples, "__getitems__")):
         raise DataError(
-            f"{name}: the {split} split, a {type(examples).__name__}, has no len() and [index]. A unit is a pure "
+            f"{name}: the {split} split, of type {kind}, has no len() and [index]. A unit is a pure "
             "function of (seed, unit), so a stream has to be stored, or written as a unit source of its own."
         )
     if len(examples) == 0:

@@ -39,10 +39,12 @@ class Callback:
     A callback is a guest: training does not wait for it, and what it raises or returns ends nothing. It is made and
     called where the chief is. A chief that takes the place of a lost one makes new callbacks, and calls `on_start`.
 
-    A class with `needs_workdir = True` is refused in a run without a workdir.
+    A class with `needs_workdir = True` is refused in a run without a workdir, one with `needs_evaluations = True` in a
+    run whose evaluations have no figures.
     """
 
     needs_workdir = False
+    needs_evaluations = False
 
     def on_start(self, run: CallbackRun) -> None:
         """The run starts, or a session of it that resumes."""

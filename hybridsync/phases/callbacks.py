@@ -13,7 +13,7 @@ import math
 import queue
 import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from inspect import unwrap
 from typing import Any, TypeVar
@@ -51,10 +51,12 @@ class Guests:
         self, event: Callable[..., object], show_line: Callable[[str], None], stop: Callable[[], object], clock: Clock
     ) -> None:
         self._event, self._show_line, self._stop, self._clock = event, show_line, stop, clock
-        self._failures: Counter[tuple[str, str]] = Counter()
+        self._failures: Counter[tuple[str, str, str]] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
 
-    def call(self, name: str, work: Callable[[], T], default: T, *, function: Any = None) -> T:
+    def call(
+        self, name: str, work: Callable[[], T], default: T, *, function: Any = None, keys: Collection[str] = ()
+    ) -> T:
         """Return what `work` returns; `default` where it raises.
 
         Args:
@@ -62,6 +64,7 @@ class Guests:
           work: calls the guest.
           default: value to go on with.
           function: the user's function, whose place is named where the error has no line of the user's.
+          keys: keys of the values that the guest is called with, named where it asks for another.
         """
         started = self._clock.monotonic()
         try:
@@ -70,25 +73,27 @@ class Guests:
             self._stop()
             self.failed(name, explain(error, place_of(function)), "the run saves and stops")
         except BaseException as error:  # noqa: BLE001 a guest ends nothing, whatever it raises
-            self.failed(name, explain(error, place_of(function)))
+            other_key = isinstance(error, KeyError) and keys and not any(key in keys for key in error.args)
+            have = f"; the values have the keys {', '.join(sorted(keys))}" if other_key else ""
+            self.failed(name, explain(error, place_of(function)) + have)
         finally:
             self.seconds[name] += self._clock.monotonic() - started
         return default
 
-    def failed(self, name: str, why: str, then: str = "training goes on") -> None:
-        """Report that a guest failed, and why."""
+    def failed(self, name: str, why: str, then: str = "training goes on", did: str = "failed") -> None:
+        """Report that a guest failed, or what else it `did`, and why."""
         why = printable(why)[:MOST_TEXT]
-        self._failures[name, why] += 1
-        if self._failures[name, why] == 1:
+        self._failures[name, did, why] += 1
+        if self._failures[name, did, why] == 1:
             self._event("user_code_failed", code=name, error=why, times=1)
-            self._show_line(f"{name} failed, {then}: {why}")
+            self._show_line(f"{name} {did}, {then}: {why}")
 
     def close(self) -> None:
         """Report how often guests failed that did so more than once."""
-        for (name, why), times in self._failures.items():
+        for (name, did, why), times in self._failures.items():
             if times > 1:
                 self._event("user_code_failed", code=name, error=why, times=times)
-                self._show_line(f"{name} failed {times:,} times: {why}")
+                self._show_line(f"{name} {did} {times:,} times: {why}")
         self._failures.clear()
 
 
@@ -143,7 +148,7 @@ class Callbacks:
         show_line: Callable[[str], None],
         clock: Clock,
     ) -> None:
-        self._reports, self._clock = reports, clock
+        self._reports, self._show_line, self._clock = reports, show_line, clock
         self._notes: deque[Callable[[], None]] = deque()
 
         def stop(reason: str) -> None:
@@ -190,9 +195,11 @@ class Callbacks:
         while self._notes:
             self._notes.popleft()()
         for thread in self._threads:
+            if returned := thread.take_returned():
+                self._show_line(returned)
             if late := thread.take_late():
                 why = f"it has not returned for {LATE_SECS:g} s; its later calls wait"
-                self._reports.failed(late, why, "training does not wait")
+                self._reports.failed(late, why, "training does not wait", did="is slow")
 
     def close(self, summary: Mapping[str, Any]) -> None:
         """Call `on_end`, and wait for all calls until `END_SECS`; what is not done by then is abandoned, and named.
@@ -284,6 +291,14 @@ class _Thread:
         self._named = current
         return current[0]
 
+    def take_returned(self) -> str:
+        """Return a line once the call that was late has returned; "" otherwise."""
+        late = self._named
+        if late is None or late is self._current:
+            return ""
+        self._named = None
+        return f"{late[0]} has returned after {self._clock.monotonic() - late[1]:.0f} s"
+
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             method, values = call
@@ -291,7 +306,8 @@ class _Thread:
             name = f"the callback {self.name}.{method}"
             self._current = name, self._clock.monotonic()
             try:
-                self._guests.call(name, partial(function, self._run, *values), None, function=function)
+                keys = [key for each in values for key in each]
+                self._guests.call(name, partial(function, self._run, *values), None, function=function, keys=keys)
             finally:
                 self._current = None
 
@@ -299,12 +315,12 @@ class _Thread:
 class _Noting(Guests):
     """Leaves what guests raise to another thread, which counts and reports it."""
 
-    def __init__(self, note: Callable[[str, str, str], object], stop: Callable[[], object], clock: Clock) -> None:
+    def __init__(self, note: Callable[[str, str, str, str], object], stop: Callable[[], object], clock: Clock) -> None:
         super().__init__(lambda *values, **fields: None, lambda line: None, stop, clock)
         self._note = note
 
-    def failed(self, name: str, why: str, then: str = "training goes on") -> None:
-        self._note(name, why, then)
+    def failed(self, name: str, why: str, then: str = "training goes on", did: str = "failed") -> None:
+        self._note(name, why, then, did)
 
 
 def _copied(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -28,7 +29,7 @@ from hybridsync.policies.plan_checks import check_plan, parsed_plan
 from hybridsync.protocols.base import Outer, Protocol
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.compiled_programs import Programs
-from hybridsync.training.evaluation import Evaluator
+from hybridsync.training.evaluation import BATCH_EXAMPLES, Evaluator
 from hybridsync.training.frozen import Frozen, joined
 from hybridsync.training.optimizer import Optimizer, no_optimizer
 from hybridsync.training.state import TrainState, abstract_state, initial_state
@@ -103,7 +104,8 @@ class Run:
           TaskError: the task is none.
           OptimizerError: the optimizer is none, for example a ready GradientTransformation.
           OptimizerError: its momentum cannot be handled as the configuration asks.
-          ConfigError: a stage cannot work with these workers, a callback needs a workdir, or a value is impossible.
+          ConfigError: a stage cannot work with these workers, a callback needs a workdir or evaluations and the run has
+            none, or a value is impossible.
         """
         if not isinstance(self.task, Task):
             raise TaskError(
@@ -116,8 +118,32 @@ class Run:
         if self.workdir is None and (needs := [each for each in self.callbacks if each.needs_workdir]):
             name = type(needs[0]).__name__
             raise ConfigError(f"the callback {name} needs a workdir, and the run has none; name one, or leave it out")
+        if (needs := [each for each in self.callbacks if each.needs_evaluations]) and self.why_unmeasured:
+            name = type(needs[0]).__name__
+            raise ConfigError(f"the callback {name} needs evaluations, and {self.why_unmeasured}, or leave it out")
         if self.handling.variant != "keep":
             self.optimizer.check_momentum(self.handling, self.abstract_state().opt_state)
+
+    @functools.cached_property
+    def why_unmeasured(self) -> str:
+        """Why no evaluation of the run has figures, and what to give; "" where they have some."""
+        if self.task.summarize is not None:
+            return ""
+        if self.task.evaluate is None:
+            return "the task has no evaluate: give it one"
+        with contextlib.suppress(Exception, SystemExit):  # the user's: what it raises is reported at each evaluation
+            if not any(True for _ in self.task.source.test_batches(BATCH_EXAMPLES)):
+                return "the source has no held-out examples: give some, such as test= of ArraySource or IndexedSource"
+        return ""
+
+    def evaluation_warning(self) -> str:
+        """Return a warning of evaluations that the run asks for and that have no figures; "" for any other run."""
+        asked = ["telemetry.evaluate_units"] if self.config.telemetry.evaluate_units else []
+        follow = [type(each) for each in self.callbacks if type(each).on_evaluation is not Callback.on_evaluation]
+        asked += [f"{kind.__name__}.on_evaluation" for kind in follow]
+        if not asked or not self.why_unmeasured:
+            return ""
+        return f"nothing is evaluated, in spite of {', '.join(asked)}: {self.why_unmeasured}"
 
     def is_measured_by_workers(self, state: TrainState) -> bool:
         """Return whether worker processes measure states like this one: it is large, or they have more than a CPU.

@@ -1,9 +1,10 @@
-"""Keeps the checkpoint of the best evaluation: the callback `KeepBest`."""
+"""Callbacks that follow one figure of the evaluations: `KeepBest` keeps the best checkpoint, `StopAt` stops a run."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -16,11 +17,43 @@ from hybridsync.storage.durable import make_directory, read_file, sync_directory
 from hybridsync.telemetry.events import NO_FIGURES
 from hybridsync.workdir.resuming import CHECKPOINTS
 
+Mode = Literal["max", "min"]
+
 BEST = "best"
 BEST_FILE = "best.json"
 """Says which state it is: `metric` and `mode`, the metric's value under its name, and `units`, `step` and `t`."""
 HELD = "partial"
 """Checkpoints whose evaluation has not come yet."""
+
+
+class StopAt(Callback):
+    """Stops the run for good once an evaluation's figure has come to a value.
+
+        Trainer(task, optimizer, callbacks=[StopAt("accuracy", 0.95)], telemetry=TelemetryConfig(evaluate_units=100))
+
+    Workers train while an evaluation is made, so the run ends at a later state than the one that was measured.
+
+    Args:
+      metric: figure of the evaluations, such as "accuracy".
+      value: the run stops at it or beyond it.
+      mode: "max" stops at `value` or more, "min" at `value` or less; None takes "min" where the metric's name contains
+        "loss", else "max".
+
+    Raises:
+      ConfigError: `mode` is another word, or `value` is not a number.
+    """
+
+    needs_evaluations = True
+
+    def __init__(self, metric: str, value: float, mode: Mode | None = None) -> None:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ConfigError(f"StopAt takes a number to stop at, got {value!r}; correct it")
+        self._metric, self._value, self._mode = metric, value, _mode(self, metric, mode)
+
+    def on_evaluation(self, run: CallbackRun, evaluation: Values) -> None:
+        figure = _figure(self, self._metric, evaluation)
+        if figure is not None and (figure <= self._value if self._mode == "min" else figure >= self._value):
+            run.stop(f"{self._metric} {figure:.4g} at unit {evaluation['units']:,}")
 
 
 class KeepBest(Callback):
@@ -34,12 +67,10 @@ class KeepBest(Callback):
       mode: "max" or "min"; None takes the least where the metric's name contains "loss", else the greatest.
     """
 
-    needs_workdir = True
+    needs_workdir = needs_evaluations = True
 
-    def __init__(self, metric: str = "accuracy", mode: Literal["max", "min"] | None = None) -> None:
-        if mode not in (None, "max", "min"):
-            raise ConfigError(f"KeepBest takes mode 'max' or 'min', got {mode!r}; correct it")
-        self._metric, self._mode = metric, mode or ("min" if "loss" in metric else "max")
+    def __init__(self, metric: str = "accuracy", mode: Mode | None = None) -> None:
+        self._metric, self._mode = metric, _mode(self, metric, mode)
         self._value: float | None = None
         self._measured = -1  # units of the newest state that was measured
         self._workdir: Path | None = None
@@ -60,10 +91,7 @@ class KeepBest(Callback):
     def on_evaluation(self, run: CallbackRun, evaluation: Values) -> None:
         if self._workdir is None:
             return
-        if self._metric not in evaluation:
-            figures = sorted(evaluation.keys() - NO_FIGURES)
-            raise ConfigError(f"evaluations have no {self._metric!r}; name one of {', '.join(figures)} to KeepBest")
-        value, self._measured = evaluation[self._metric], evaluation["units"]
+        value, self._measured = _figure(self, self._metric, evaluation), evaluation["units"]
         try:
             if value is not None and self._is_better(value):  # None is a number that is not finite
                 self._keep(run, self._workdir, value, evaluation)
@@ -101,6 +129,21 @@ class KeepBest(Callback):
             if step.name != held.name:
                 shutil.rmtree(step, ignore_errors=True)
         run.say(f"best {self._metric} so far, {value:.4g} at unit {units:,}: its checkpoint is kept in {best}")
+
+
+def _mode(callback: Callback, metric: str, mode: Mode | None) -> Mode:
+    """Return whether the greatest or the least value of a metric is the best."""
+    if mode not in (None, "max", "min"):
+        raise ConfigError(f"{type(callback).__name__} takes mode 'max' or 'min', got {mode!r}; correct it")
+    return mode or ("min" if "loss" in metric else "max")
+
+
+def _figure(callback: Callback, metric: str, evaluation: Values) -> float | None:
+    """Return a metric of an evaluation, None where it is not finite."""
+    if metric not in evaluation:
+        figures = ", ".join(sorted(evaluation.keys() - NO_FIGURES))
+        raise ConfigError(f"evaluations have no {metric!r}; name one of {figures} to {type(callback).__name__}")
+    return evaluation[metric]
 
 
 def _hold(workdir: Path, units: int) -> Path | None:

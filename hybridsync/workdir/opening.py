@@ -133,6 +133,8 @@ class Opening:
             recorder.progress.show_line(f"checkpoint {step} is damaged and was set aside: {reason}")
         if warning := order_warning(self.run.plan, self.run.config.workers):
             recorder.progress.show_line(warning)
+        if warning := self.run.evaluation_warning():
+            recorder.progress.show_line(warning)
         for end in self.given_up:
             recorder.progress.show_line(
                 f"lock-step had ended early at unit {end:,}; with policy.trigger={self.run.config.policy.trigger} and "

@@ -103,8 +103,7 @@ def test_a_recipe_that_is_not_there_is_refused() -> None:
         located("recipe:digits")
 
 
-def test_recipes_and_scenarios_are_offered_where_they_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridsync.config.recipes.PACKAGE", "configs")
+def test_recipes_and_scenarios_are_offered_where_they_can_be_used() -> None:
     assert located("recipe:scenarios/churn", kind="scenario").name == "churn.py"
     with pytest.raises(ConfigError, match="'scenarios/churn' is no recipe; known: ") as refusal:
         located("recipe:scenarios/churn")

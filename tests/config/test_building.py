@@ -111,8 +111,7 @@ def test_a_platform_that_is_not_there_is_no_fault_of_the_file(
     assert "correct the file" not in told and "JAX_PLATFORMS=''" not in told
 
 
-def test_a_trainer_takes_a_recipe_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridsync.config.recipes.PACKAGE", "configs")  # where an installation has them from
+def test_a_trainer_takes_a_recipe_by_its_name() -> None:
     trainer = Trainer.from_config("recipe:digits_mlp", ["workload=40"])
     assert trainer._run.config.workload == 40
     assert trainer._run.file is not None and trainer._run.file.name == "digits_mlp.py"

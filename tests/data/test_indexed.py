@@ -103,10 +103,26 @@ def test_identity_is_the_given_fingerprint_the_data_set_s_own_or_a_hash_over_exa
     assert IndexedSource(one).describe() != IndexedSource(two).describe()
 
 
+class IterDataset:
+    """Called as Grain's."""
+
+
+class MapIterDataset(IterDataset):
+    pass
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: IndexedSource(iter([1])), r"the training split, a list_iterator, has no len\(\) and \[index\]"),
+        (lambda: IndexedSource(iter([1])), r"the training split, of type list_iterator, has no len\(\) and \[index\]"),
+        (
+            lambda: IndexedSource({"train": Rows(as_dict), "test": Rows(as_dict)}),
+            r"split, of type dict, has the keys 'train', 'test' and no \[0\]. Pass one split, such as ds\['train'\]",
+        ),
+        (
+            lambda: IndexedSource(MapIterDataset()),
+            r"is Grain's MapIterDataset, .* the MapDataset before .to_iter_dataset",
+        ),
         (lambda: IndexedSource(Rows(as_dict, length=0)), "the training split holds no examples"),
         (lambda: IndexedSource(Rows(as_dict), Rows(as_dict, length=0)), "the test split holds no examples"),
         (lambda: IndexedSource(Rows(as_tuple)), r"an example is a tuple, and `fields` is None. .*fields=\('image'"),

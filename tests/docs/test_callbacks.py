@@ -25,9 +25,9 @@ FILE = JOB + next(block for block in BLOCKS if "def callbacks(config)" in block)
 
 def test_blocks_run_in_order_and_the_run_stops_early(tmp_path: Path) -> None:
     (ended,) = output([JOB, *BLOCKS], tmp_path).splitlines()
-    found = re.fullmatch(r"stopped: accuracy ([\d.]+) at unit (\d+); ended at unit (\d+)", ended)
+    found = re.fullmatch(r"stopped: accuracy ([\d.]+) at unit ([\d,]+); ended at unit (\d+)", ended)
     assert found is not None, ended
-    assert float(found[1]) >= 0.85 and int(found[2]) <= int(found[3]) < 20_000
+    assert float(found[1]) >= 0.85 and int(found[2].replace(",", "")) <= int(found[3]) < 20_000
     best = json.loads((tmp_path / "runs/early/best/best.json").read_text())
     assert best["accuracy"] >= 0.85 and best["units"] <= int(found[3])
 

@@ -82,7 +82,7 @@ def test_grain_batches_and_endless_repeats_are_refused() -> None:
 def test_grain_iterator_is_refused_with_advice() -> None:
     grain = import_module("grain")
     stream = grain.MapDataset.source(np.arange(4)).to_iter_dataset()
-    with pytest.raises(ValueError, match=r"has no len\(\) and \[index\]"):
+    with pytest.raises(ValueError, match=r"Pass the MapDataset before \.to_iter_dataset"):
         IndexedSource(stream)
 
 

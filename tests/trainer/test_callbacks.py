@@ -14,20 +14,24 @@ from unittest.mock import Mock, call
 import numpy as np
 import pytest
 
-from hybridsync import Callback, EmulationConfig, TelemetryConfig, Trainer
+from hybridsync import Callback, EmulationConfig, KeepBest, Task, TelemetryConfig, Trainer
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import ConfigError, WorkdirTaken
+from hybridsync.data import ArraySource
 from hybridsync.emulation.device import Emulation
 from hybridsync.interfaces.callbacks import CallbackRun, Values
+from hybridsync.models import MLP
 from hybridsync.phases import callbacks as callback_threads
 from hybridsync.phases.reporter import Reporter
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.trainer import FitResult
 from hybridsync.worker.loop import WorkerLoop
+from tests.tasks import plain_sgd
 from tests.trainers import events_of, fit_and_stop, is_exact, lines_of, mlp_trainer, tally_trainer
 
 EVALUATED = TelemetryConfig(evaluate_units=8, log_secs=0.05)
 WAIT_SECS = 60.0
+POINTS = {"image": np.ones((8, 2), np.float32), "label": np.zeros(8, np.int32)}
 
 
 class Recording(Callback):
@@ -101,6 +105,19 @@ def test_what_is_not_a_callback_is_refused_by_name(callbacks: Any, said: str) ->
         tally_trainer("asp", 64, callbacks=callbacks)
 
 
+def test_evaluations_without_held_out_examples_are_one_line_and_refused_where_a_callback_needs_them(capsys) -> None:
+    task = Task.from_nnx(lambda rngs: MLP((2, 2), rngs=rngs), ArraySource("points", POINTS))
+    job: dict[str, Any] = {"workload": 4, "unit_size": 4, "workers": 1, "plan": "asp", "telemetry": EVALUATED}
+    assert Trainer(task, plain_sgd(), callbacks=[Recording()], **job).fit().completed
+    said = "nothing is evaluated, in spite of telemetry.evaluate_units, Recording.on_evaluation: the source has no "
+    assert " ".join(capsys.readouterr().err.split()).count(said) == 1
+    with pytest.raises(ConfigError, match="KeepBest needs evaluations, and the source has no held-out examples: give"):
+        Trainer(task, plain_sgd(), workdir="never", callbacks=[KeepBest()], **job)
+    held_out = Task.from_nnx(lambda rngs: MLP((2, 2), rngs=rngs), ArraySource("points", POINTS, test=POINTS))
+    assert Trainer(held_out, plain_sgd(), callbacks=[Recording()], **job).fit().completed
+    assert "nothing is evaluated" not in capsys.readouterr().err
+
+
 # --- guests ---
 
 
@@ -131,6 +148,23 @@ def test_what_callbacks_raise_return_and_change_harms_nothing_and_is_reported_on
     assert "SystemExit: 3" in failed[0]["error"] and f"{__file__}, line " in failed[1]["error"]
     assert seen.of("on_evaluation") == events_of(workdir, "evaluation"), "each callback has copies of its own"
     assert len(events_of(workdir, "run_finished")) == 1
+
+
+class Misspelling(Callback):
+    def on_evaluation(self, run: CallbackRun, evaluation: Values) -> None:
+        evaluation["acc"]
+
+    def on_metrics(self, run: CallbackRun, metrics: Values) -> None:
+        {}["own"]
+
+
+def test_a_key_that_the_values_do_not_have_is_reported_with_those_that_they_have(tmp_path: Path) -> None:
+    workdir = tmp_path / "run"
+    assert mlp_trainer("asp", 64, workdir=workdir, telemetry=EVALUATED, callbacks=[Misspelling()]).fit().completed
+    errors = {event["code"]: event["error"] for event in events_of(workdir, "user_code_failed")}
+    evaluation = ", ".join(sorted(events_of(workdir, "evaluation")[0]))
+    assert errors["the callback Misspelling.on_evaluation"].endswith(f"'acc'; the values have the keys {evaluation}")
+    assert "'own'; the values have the keys applied_by, " in errors["the callback Misspelling.on_metrics"]
 
 
 def wait_until(condition: Callable[[], Any]) -> None:
@@ -193,6 +227,24 @@ def test_a_runs_time_stands_still_while_its_callbacks_end(tmp_path) -> None:
     assert stopped.callback_secs["Slow"] >= 0.3
     assert events_of(workdir, "run_finished")[0]["t"] == round(stopped.seconds, 6)
     assert events_of(workdir, "training_started")[1]["t"] == round(stopped.seconds, 6)
+
+
+def test_a_slow_callback_is_called_slow_and_the_run_says_when_it_has_returned(monkeypatch) -> None:
+    monkeypatch.setattr(callback_threads, "LATE_SECS", 0.0)
+    hanging, shown = Hanging(), Mock()
+    reports = callback_threads.Guests(Mock(), shown, Mock(), SYSTEM_CLOCK)
+    callbacks = callback_threads.Callbacks(
+        Mock(callbacks=(hanging,), workdir=None), Mock(), reports, shown, SYSTEM_CLOCK
+    )
+    callbacks.call("on_phase", {})
+    wait_until(lambda: hanging.called)
+    callbacks.look()
+    callbacks.look()
+    hanging.let_go.set()
+    callbacks.close({})
+    (slow,), (returned,) = (each.args for each in shown.mock_calls)
+    assert slow.startswith("the callback Hanging.on_phase is slow, training does not wait: it has not returned for 0 s")
+    assert returned == "the callback Hanging.on_phase has returned after 0 s"
 
 
 class StopsAtOnce(Callback):

@@ -14,7 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from hybridsync import CheckpointConfig, EmulationConfig, KeepBest, TelemetryConfig, Trainer
+from hybridsync import Callback, CheckpointConfig, EmulationConfig, KeepBest, StopAt, TelemetryConfig, Trainer
 from hybridsync.core.errors import ConfigError
 from hybridsync.interfaces.callbacks import CallbackRun
 from hybridsync.trainer import FitResult
@@ -35,17 +35,17 @@ def judged(task: Task, best_at: int, metric: str = "accuracy", sign: int = 1) ->
     return dataclasses.replace(task, summarize=summarize)
 
 
-def trainer(workdir: Path | None, task: Task, keep_best: KeepBest) -> Trainer:
+def trainer(workdir: Path | None, task: Task, callback: Callback) -> Trainer:
     fields: dict[str, Any] = {"workers": 2, "checkpoint": CheckpointConfig(secs=3600.0, keep=1)}
     telemetry = TelemetryConfig(evaluate_units=8)
     options: dict[str, Any] = {"workload": UNITS, "unit_size": 1, "plan": "asp", "progress": False}
     emulation = EmulationConfig(compute_secs=0.05)
-    options |= {"telemetry": telemetry, "emulation": emulation, "workdir": workdir, "callbacks": [keep_best], **fields}
+    options |= {"telemetry": telemetry, "emulation": emulation, "workdir": workdir, "callbacks": [callback], **fields}
     return Trainer(task, plain_sgd(), **options)
 
 
-def fit(workdir: Path | None, keep_best: KeepBest, task: Task) -> FitResult:
-    return trainer(workdir, task, keep_best).fit()
+def fit(workdir: Path | None, callback: Callback, task: Task) -> FitResult:
+    return trainer(workdir, task, callback).fit()
 
 
 def restored(best: Path) -> Any:
@@ -96,6 +96,30 @@ def test_a_run_that_goes_on_keeps_the_best_of_all_its_sessions(tmp_path: Path) -
     assert (before["metric"], before["mode"]) == ("accuracy", "max")
     assert fit(workdir, KeepBest(), task).completed
     assert json.loads((workdir / "best" / "best.json").read_text()) == before
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "mode", "sign"),
+    [("accuracy", -4, None, 1), ("validation_loss", 4, None, -1), ("regret", 4.0, "min", -1)],
+)
+def test_a_run_stops_at_the_first_figure_that_has_come_to_the_value(metric, value, mode, sign, tmp_path: Path) -> None:
+    stop_at, workdir = StopAt(metric, value, mode), tmp_path / "run"
+    result = fit(workdir, stop_at, judged(tally_task(UNITS), 30, metric, sign))
+    assert result.summary.exit == "stopped"
+    reached = [each for each in events_of(workdir, "evaluation") if each[metric] * sign >= -4]
+    first = reached[0]
+    assert result.summary.stop_reason == f"{metric} {first[metric]:.4g} at unit {first['units']}"
+
+
+def test_a_figure_to_stop_at_is_refused_by_name(tmp_path: Path) -> None:
+    for value in ("0.9", float("nan"), True):
+        with pytest.raises(ConfigError, match=r"StopAt takes a number to stop at, got "):
+            StopAt("accuracy", value)  # pyright: ignore[reportArgumentType]
+    assert fit(tmp_path / "run", StopAt("acc", 0), judged(tally_task(UNITS), 30)).completed
+    failed = events_of(tmp_path / "run", "user_code_failed")[0]["error"]
+    assert "evaluations have no 'acc'; name one of accuracy, loss, other to StopAt" in failed
+    with pytest.raises(ConfigError, match="the callback StopAt needs evaluations, and the task has no evaluate: give"):
+        fit(None, StopAt("accuracy", 0), dataclasses.replace(tally_task(UNITS), summarize=None, evaluate=None))
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,7 @@ def _axes(chart: Chart, lines: Sequence[Line]) -> tuple[Axis, Axis]:
     high = chart.x_high or max(point[0] for line in lines for point in line.points)
     x = time_axis(high) if chart.x == "time" else linear(0.0, high)
     values = [point[1] for line in lines for point in line.points]
+    is_share = chart.settled and min(values) >= 0 and max(values) <= 1
     values += [edge for line in lines for _, *edges in line.edges for edge in edges]
     low, top = min(values), max(values)
     if chart.settled:
@@ -137,7 +138,8 @@ def _axes(chart: Chart, lines: Sequence[Line]) -> tuple[Axis, Axis]:
     if chart.may_be_log and low > 0 and top / low >= LOG_FROM:
         return x, logarithmic(low / 1.15, top * 1.15)
     pad = (top - low or abs(top) or 1.0) * 0.06
-    return x, linear(0.0 if chart.from_zero and low >= 0 else low - pad, top + pad)
+    end = min(top + pad, 1.0) if is_share else top + pad  # the band of a share's spread may reach beyond 1
+    return x, linear(0.0 if chart.from_zero and low >= 0 else low - pad, end)
 
 
 def _written(over: Over) -> Callable[[float], str]:

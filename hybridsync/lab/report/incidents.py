@@ -107,7 +107,7 @@ _TOLD: dict[str, tuple[Sort, Callable[[Mapping[str, Any]], str]]] = {
     "unit_quarantined": ("other", lambda event: f"unit {event['unit']:,} is trained no more: {event['reason']}"),
     "worker_quarantined": ("lost", lambda event: f"worker {event['worker']} is given up: {event['reason']}"),
     "world_renewed": ("back", lambda event: f"all workers started again in a new group: {event['why']}"),
-    "user_code_failed": ("other", lambda event: f"{event['code']} failed: {event['error']}"),
+    "user_code_failed": ("other", lambda event: f"{event['code']}: {event['error']}"),
     "rollback": (
         "rollback",
         lambda event: f"back to unit {event['to_units']:,}; {event['rolled_back']:,} units are applied again",

@@ -211,6 +211,13 @@ def test_axis_of_accuracy_begins_where_runs_have_settled(tmp_path: Path) -> None
     assert "0.1" in Outline(draw(early)).text, "where there is nothing later"
 
 
+@pytest.mark.parametrize(("most", "is_share"), [(0.97, True), (1.05, False)])
+def test_axis_of_a_share_ends_at_one_whatever_its_spread(most: float, is_share: bool) -> None:
+    line = Line("a", 0, 0, "solid", [(0.0, 0.8), (4.0, most)], edges=[(0.0, 0.7, 0.9), (4.0, 0.9, 1.12)])
+    drawn = draw(Chart("Accuracy", "time", [line], from_zero=False, settled=True))
+    assert (max(map(float, re.findall(r">([\d.]+)<", drawn))) == 1.0) == is_share
+
+
 def test_a_stopped_run_says_why_and_how_long_its_callbacks_took(tmp_path: Path) -> None:
     workdir = completed(tmp_path / "run")
     file = workdir / "summary.json"
