@@ -29,7 +29,12 @@ from hybridsync.worker.requests import (
 
 
 def lockstep_runner(
-    context: WorkerContext, replica: Replica, communicator_of: CommunicatorOf, ahead: Executor | None
+    context: WorkerContext,
+    replica: Replica,
+    communicator_of: CommunicatorOf,
+    ahead: Executor | None,
+    *,
+    together: bool = True,
 ) -> PhaseRunner:
     """Return what runs lock-step phases for one worker.
 
@@ -38,10 +43,12 @@ def lockstep_runner(
       replica: this worker's state (shared by all workers of one process).
       communicator_of: the phase -> its communicator.
       ahead: runs lease renewals in the background of the training; None asks when there is nothing left.
+      together: whether one program may compute the gradients of all members of a process. Its last bits are not always
+        those of a worker's own program, with which a run is computed again: not where there is an apply log.
     """
 
     def begin(member: PhaseMember, runner: PhaseRunner) -> PhaseWork:
-        calls = _Calls(context, member.phase, replica, runner)
+        calls = _Calls(context, member.phase, replica, runner, together)
         numerics = ProgramNumerics(context.programs, calls.pack)
         engine = LockstepEngine(member, numerics, ahead=ahead is not None)
         return PhaseWork(engine, calls.carriers, {LeaseUnits: ahead} if ahead is not None else {})
@@ -52,9 +59,11 @@ def lockstep_runner(
 class _Calls:
     """Carries out the requests of one phase."""
 
-    def __init__(self, context: WorkerContext, phase: Phase, replica: Replica, runner: PhaseRunner) -> None:
+    def __init__(
+        self, context: WorkerContext, phase: Phase, replica: Replica, runner: PhaseRunner, together: bool
+    ) -> None:
         self._context, self._replica, self._runner = context, replica, runner
-        self._index = phase.members.index(context.worker)
+        self._index, self._together = phase.members.index(context.worker), together
         self._watchdog = context.recorder.watchdog
         self._summing = self._watchdog.work("a lock-step step", UNLIMITED)  # the chief judges which member it waits for
         self._num_bytes = context.programs.contribution_layout.nbytes
@@ -84,7 +93,7 @@ class _Calls:
 
     def _compute(self, request: ComputeUnit) -> Any:
         context, replica, communicator = self._context, self._replica, self._communicator
-        joint_gradient = communicator.joint_gradient if request.together else None
+        joint_gradient = communicator.joint_gradient if request.together and self._together else None
         if joint_gradient is None:
             return context.gradient(replica.parameters(context.worker), request)
 

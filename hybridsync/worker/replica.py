@@ -94,7 +94,7 @@ class Replica:
             taken = self._state
             assert taken is not None
             self._state = self._programs.entered(taken)
-            self._parameters = ()
+            self._see()
             self._fingerprint = phase.fingerprint if self._state is taken else ""
             self._stamps = 0.0, 0.0
 
@@ -110,6 +110,11 @@ class Replica:
             with self._lock:
                 views = self._parameters = self._parameters or self._programs.placement.views(self.joint_parameters)
         return views[worker % len(views)]
+
+    def _see(self) -> None:
+        """Have the parameters seen as they are now: at several seats once somebody asks, as one program seldom does."""
+        at = self._programs.placement
+        self._parameters = at.views(self.joint_parameters) if at.num_seats == 1 else ()
 
     @property
     def joint_parameters(self) -> Parameters:
@@ -147,7 +152,7 @@ class Replica:
                 return
             total = self._programs.placement.at_replica(total)
             self._state = self._programs.update(self._state, total, units=len(units), factor=factor, blend=1.0)
-            self._parameters = ()
+            self._see()
             self._sequence += 1
             before = len(self._applied)
             self._applied.add_all(units)
@@ -189,7 +194,7 @@ class Replica:
             if reply.sequence <= self._sequence:
                 return
             self._state = self._programs.placement.at_replica(state)
-            self._parameters = ()
+            self._see()
             self._sequence, self._fingerprint = reply.sequence, ""
             self._applied, self._dropped = UnitSet(reply.applied), UnitSet(reply.dropped)
             phase_id = self._phase.id.number

@@ -35,6 +35,13 @@ def test_one_program_computes_a_step_but_the_first_and_where_units_differ(
     assert on_devices("with_an_odd_unit", odd, "auto")[:2] == [state, dropped]
 
 
+@pytest.mark.parametrize("members", [(0, 1, 2, 3), (0, 2), (3, 1), (2,)])
+def test_one_program_of_some_members_has_the_bits_of_their_own_ones(
+    on_devices: OnDevices, members: tuple[int, ...]
+) -> None:
+    assert on_devices("joint_gradients_of", members) == (len(members) > 1), "one member alone runs its own program"
+
+
 def test_workers_may_share_seats(on_devices: OnDevices) -> None:
     assert on_devices("bits", "mlp", "bsp", 80, "auto", 3) == on_devices("bits", "mlp", "bsp", 80, "auto", 1)
 

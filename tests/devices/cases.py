@@ -7,6 +7,7 @@ import itertools
 import math
 import mmap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 from unittest import mock
@@ -262,6 +263,28 @@ def with_an_odd_unit(odd: str, collective: str) -> tuple[str, int, list[int]]:
     ):
         result = Trainer(odd_task, momentum_sgd(0.02), config, progress=False).fit()
     return fingerprint(result.state), result.summary.units.dropped, sorted(alone)
+
+
+def joint_gradients_of(members: list[int]) -> bool:
+    """Return whether some members' gradients have in one program the bits of their own, if they may share one."""
+    programs, at = programs_of(mlp_trainer("bsp", devices=DeviceConfig(collective="xla"))._run)
+    state = at.put(jax.device_get(mlp_trainer("bsp")._run.initial_state()))
+    parameters = Parameters(state.params, state.model_state)
+    communicator = cast("Any", collectives_of(programs).communicator(phase_of(members=tuple(members))))
+    if communicator.joint_gradient is None:
+        return False
+
+    def step(index: int) -> Any:
+        share = communicator.joint_gradient(index, 7 + index, programs.batch(7 + index), parameters)
+        return communicator.sum(index, share)
+
+    with ThreadPoolExecutor(len(members)) as threads:
+        total, *_ = threads.map(step, range(len(members)))
+    views = at.views(parameters)
+    own = [programs.gradient(views[worker], 7 + k, worker=worker) for k, worker in enumerate(members)]
+    expected = summed(collectives_of(programs).communicator(phase_of(members=tuple(members))), own)
+    assert fingerprint(jax.device_get(total)) == fingerprint(jax.device_get(expected))
+    return True
 
 
 def compiled_while_members_change() -> tuple[list[str], list[str], int]:

@@ -81,10 +81,11 @@ def worker_loop(
     """
     worker, programs, recorder = context.worker, context.programs, context.recorder
     communicator_of = emulated_collectives(run, programs, communicator_of, recorder.clock)
+    logs = run.config.telemetry.apply_log
     runners = {
-        LOCKSTEP: lockstep_runner(context, replica, communicator_of, ahead),
+        LOCKSTEP: lockstep_runner(context, replica, communicator_of, ahead, together=not logs),
         SERVER: ServerRunner(context, link_of, ahead),
-        GROUP: group_runner(context, chief, replica, communicator_of, logs=run.config.telemetry.apply_log),
+        GROUP: group_runner(context, chief, replica, communicator_of, logs=logs),
     }
     probe = Measuring(worker, programs, replica, recorder, context.emulation)
     return WorkerLoop(worker, chief, runners, replica=replica, recorder=recorder, clock=recorder.clock, measuring=probe)
