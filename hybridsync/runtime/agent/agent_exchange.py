@@ -225,6 +225,7 @@ class AgentExchange:
         self._reached_at = now
         self._num_refused, self._was_attached = 0, False
         self._is_told = False  # of the head's absence
+        self._has_failed = False  # the last call
         self._news: list[HeadNews] = []
         self.stage = Stage.OVER
         self._begin(session)
@@ -288,7 +289,9 @@ class AgentExchange:
 
     def poll(self) -> AgentReport:
         """Return the report that waits for orders."""
-        hold_secs = min(MOST_POLL_SECS, self._lease_secs / _POLLS_PER_LEASE)
+        # An answer renews the lease. Where calls fail, the next moment in which one arrives may be over before a held
+        # answer comes.
+        hold_secs = 0.0 if self._has_failed else min(MOST_POLL_SECS, self._lease_secs / _POLLS_PER_LEASE)
         return self._report(self._events.acknowledged, (), hold_secs)
 
     def delivery(self) -> AgentReport:
@@ -313,7 +316,7 @@ class AgentExchange:
         if (session, self.stage) == (self.hello.session, Stage.ATTACHING):
             self.stage, self._lease_secs, self._was_attached = Stage.ATTACHED, welcome.lease_secs, True
             self._sent_at = self._reached_at = sent_at
-            self._is_told = False
+            self._is_told = self._has_failed = False
             self._news.append(HeadWelcomed(welcome))
 
     def answered(self, report: AgentReport, reply: AgentReply, sent_at: float) -> bool:
@@ -332,6 +335,7 @@ class AgentExchange:
         """
         if (report.session, self.stage) != (self.hello.session, Stage.ATTACHED):
             return False
+        self._has_failed = False
         self._events.check(reply.heard)
         self._orders.check(reply.first)
         self._events.acknowledge(reply.heard)
@@ -354,6 +358,7 @@ class AgentExchange:
         """
         if session != self.hello.session or not self.is_under_way:
             return False
+        self._has_failed = True
         if isinstance(error, StaleAgent) and not isinstance(error, AgentReplaced):
             self._reached_at = now
             self._fence(str(error))

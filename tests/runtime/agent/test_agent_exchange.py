@@ -67,6 +67,15 @@ def test_a_poll_is_much_shorter_than_the_lease_and_than_what_a_head_holds(new: A
     assert new.poll().hold_secs == 5.0
 
 
+def test_an_agent_whose_calls_fail_asks_for_an_answer_at_once(agent: AgentExchange) -> None:
+    held = agent.poll().hold_secs
+    assert held > 0.0
+    agent.failed(agent.hello.session, RoleLost("the network flaps"), NOW + 1)
+    assert agent.poll().hold_secs == 0.0, "the lease is renewed in the next short moment in which messages pass"
+    agent.answered(agent.poll(), AgentReply(0, 0, ()), sent_at=NOW + 2)
+    assert agent.poll().hold_secs == held
+
+
 def test_nothing_of_a_session_that_is_over_is_left(agent: AgentExchange) -> None:
     agent.send("old event")
     late = agent.delivery()
