@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.protocol_page import BLOCK, DOCS
+from benchmarks.reproduction import lengths
 from benchmarks.reproduction.definition import NOT_RUN, Claim, Experiment
 from benchmarks.reproduction.experiments import EXPERIMENTS, grid
 from benchmarks.reproduction.record import FOLDER, rows, told, whole_seeds
@@ -70,9 +71,11 @@ def refreshed(text: str, folder: Path = FOLDER) -> str:
 
 
 def made(name: str, folder: Path = FOLDER) -> str:
-    """Return one block: `verdicts`, `claims_PAPER`, `grid_at_one_link`, or an experiment in full."""
+    """Return one block: `verdicts`, `claims_PAPER`, `lengths`, `grid_at_one_link`, or an experiment in full."""
     if name == "verdicts":
         return _verdicts(folder)
+    if name == "lengths":
+        return lengths.table(folder)
     if name == "grid_at_one_link":
         return grid.table_at_one_link(told(grid.EXPERIMENT, folder))
     if name.startswith("claims_"):

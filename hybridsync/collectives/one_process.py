@@ -174,9 +174,13 @@ class JointCommunicator(ThreadCommunicator):
     ) -> None:
         super().__init__(members, sum_up, placement=placement)
         self._members, self._seats, self._gradients = members, placement, gradients
-        self.joint_gradient = self._gradient
 
-    def _gradient(self, index: int, unit: int, batch: Any, parameters: Any) -> Any:
+    # A method: as a field it would be a cycle, which keeps the last total until Python looks for cycles.
+    def joint_gradient(  # pyright: ignore[reportIncompatibleVariableOverride]
+        self, index: int, unit: int, batch: Any, parameters: Any
+    ) -> Any:
+        """See `Communicator.joint_gradient`."""
+
         def compute(brought: tuple) -> Any:
             found = self._gradients.compute(self._members, parameters, brought)
             if found is None:

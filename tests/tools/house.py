@@ -229,7 +229,7 @@ class Pages:
         return sum(len(page.read_text(encoding="utf-8").splitlines()) for page in pages)
 
 
-PAGES = [Pages("README.md", 160, 160), Pages("CHANGELOG.md", 60, 60), Pages("docs", 3_000, 3_844)]
+PAGES = [Pages("README.md", 160, 160), Pages("CHANGELOG.md", 60, 60), Pages("docs", 3_000, 3_860)]
 
 
 def outside() -> Iterator[tuple[str, int, str]]:
