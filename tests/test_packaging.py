@@ -56,12 +56,20 @@ def test_a_source_distribution_says_so_too(source: Path, tmp_path: Path) -> None
         assert {name.split("/", 1)[-1] for name in archive.getnames()} >= MARKERS
 
 
-def test_a_script_beside_a_clone_imports_the_package(source: Path, tmp_path: Path) -> None:
-    """The folder of a clone has the package's name; Python sees a namespace package in it, where a script is beside."""
+def test_a_script_beside_a_clone_imports_the_package_and_folders_of_its_own(source: Path, tmp_path: Path) -> None:
+    """The folder of a clone has the package's name; Python sees a namespace package in it, where a script is beside.
+
+    The clone's own top folders are none of the script's business, though they are on its path.
+    """
     with zipfile.ZipFile(build(source, "editable", tmp_path)) as wheel:
         wheel.extractall(tmp_path / "site")
+    own = ("configs", "launch", "benchmarks")
+    for folder in own:
+        (source.parent / folder).mkdir()
+        (source.parent / folder / "mine.py").touch()
     job = source.parent / "job.py"
-    job.write_text("import site, sys; site.addsitedir(sys.argv[1]); import hybridsync; print(hybridsync.__file__)")
+    imports = ", ".join(("hybridsync", *(f"{folder}.mine" for folder in own)))
+    job.write_text(f"import site, sys; site.addsitedir(sys.argv[1]); import {imports}; print(hybridsync.__file__)")
     command = [sys.executable, "-S", job, tmp_path / "site"]
     imported = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert imported.stdout.strip() == str(source / "hybridsync" / "__init__.py"), imported.stderr

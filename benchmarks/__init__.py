@@ -1,1 +1,0 @@
-"""Scripts that measure what the project claims; each prints its figures."""

@@ -1,1 +1,0 @@
-"""Clusters and what happens to them, for `hybridsync simulate --scenario`."""

@@ -1,1 +1,0 @@
-"""`python -m launch.COMMAND`: the subcommands of `hybridsync`, from a checkout."""
