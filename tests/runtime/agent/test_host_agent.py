@@ -31,7 +31,7 @@ from hybridsync.runtime.agent.role_addresses import RoleAddresses
 from hybridsync.runtime.role.role_pipe import RoleKeys, RoleSpec
 
 ROLE = Path(__file__).parents[1] / "fake_role.py"
-WAIT_SECS = 30.0
+WAIT_SECS = 120.0
 
 
 class Host:
