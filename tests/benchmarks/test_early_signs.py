@@ -70,7 +70,14 @@ def test_published_runs_are_told_by_their_share(tmp_path: Path, capsys: pytest.C
     assert "r within shares -1.00; the share accounts for 0%" in told
 
 
-def test_the_page_quotes_what_is_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_run_is_recorded_and_the_page_quotes_what_the_bounds_come_to() -> None:
     found = read(early_signs.EXPERIMENT, early_signs.RESULTS)
     lines = (early_signs.RESULTS / "early_signs.csv").read_text(encoding="utf-8").count("\n") - 1
     assert len(found) == lines and missing(early_signs.EXPERIMENT, early_signs.RESULTS) == []
+    cases = early_signs.measured(early_signs.RESULTS)
+    verdicts = [judged(cases, held_out(cases, sign)) for name, sign in SIGNS.items() if "growth" not in name]
+    enough, worst, faster = zip(
+        *((v.enough, f"-{100 * v.worst:.1f}", f"{1 / v.time:.2f}x") for v in verdicts), strict=True
+    )
+    told = f"| {'; '.join(map(str, enough))} | {'; '.join(worst)} | {'; '.join(faster)} |"
+    assert told in (early_signs.ROOT / "docs" / "tune.md").read_text(encoding="utf-8")
