@@ -8,7 +8,7 @@ short and a long run of a job are the same run up to the first fall: one trace s
 The share that each job and length needs is that of the frontiers of `benchmarks.reproduction`, and of runs made here.
 A rule ends lock-step where a sign passes a bound, at the latest where the rate falls. Its bound is fitted on the jobs
 of other families: the cheapest with which most of them stay within a point of lock-step. Runs that are there are
-not made again (`docs/reproduction/early_signs.csv`).
+not made again (`docs/tune/early_signs.csv`).
 """
 
 from __future__ import annotations
