@@ -156,14 +156,6 @@ class HeadPort(Protocol):
         ...
 
 
-class PhaseIds(Protocol):
-    """Hands out phase numbers, each once ever."""
-
-    def reserve(self, above: int = 0) -> PhaseId:
-        """Return the next phase, with a number above all handed out and above `above`."""
-        ...
-
-
 class ReaderPort(Protocol):
     """A role that keeps a captured training state."""
 

@@ -45,7 +45,6 @@ from hybridsync.workdir.opening import Opening
 from hybridsync.worker.link import ServerLink
 from hybridsync.worker.loop import WorkerLoop
 from hybridsync.worker.replica import Replica
-from hybridsync.worker.revocation import Breakable
 
 CHIEF, REPLICA, PRIMARY = "inprocess:chief", "inprocess:replica", "inprocess:server"
 REPORT_SECS = 0.1
@@ -198,9 +197,9 @@ class InProcess:
     def _break_off(self, reason: str) -> None:
         """End every wait of one worker for another, whatever the protocol."""
         with self._lock:
-            waited_in: list[Breakable] = [self._primary, *self._communicators.values()]
-        for each in waited_in:
-            each.break_off(reason)
+            waits = [self._primary.break_off, *(each.break_off for each in self._communicators.values())]
+        for break_off in waits:
+            break_off(reason)
 
     def _beat(self) -> None:
         """Report for every role, and at once when the primary has applied the phase's last unit."""

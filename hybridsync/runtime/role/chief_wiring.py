@@ -159,7 +159,7 @@ class ChiefRole:
             ControllerSpec(
                 servers=servers,
                 holder_at=holder_at,
-                phase_ids=opening.phase_ids,
+                reserve_phase=opening.phase_ids.reserve,
                 committer=committer,
                 reporter=reporter,
                 committed_source=self.committed,
