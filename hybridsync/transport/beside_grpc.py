@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
-from hybridsync.interfaces.ports import EvaluatorPort
+from hybridsync.interfaces.ports import Evaluate
 from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.connected_links import ConnectedBlocks, ConnectedParameters, LinkConnection
 from hybridsync.transport.grpc.transport import GrpcTransport
-from hybridsync.transport.link import ChiefLink, ControlLink, HolderLink, PeerLink, ReaderLink, Services, Serving
+from hybridsync.transport.link import ChiefPort, ControlLink, HolderLink, PeerLink, ReaderLink, Services, Serving
 from hybridsync.transport.link_service import LinkService
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class TransportBesideGrpc(ABC):
         """See `Transport.allocate`."""
         return self._control.allocate(num_bytes)
 
-    def chief(self, address: str, deadline_secs: float) -> ChiefLink:
+    def chief(self, address: str, deadline_secs: float) -> ChiefPort:
         """See `Transport.chief`."""
         return self._control.chief(address, deadline_secs)
 
@@ -68,7 +68,7 @@ class TransportBesideGrpc(ABC):
         """See `Transport.peer`."""
         return self._control.peer(address, state_bytes)
 
-    def evaluator(self, address: str, state_bytes: int) -> EvaluatorPort:
+    def evaluator(self, address: str, state_bytes: int) -> Evaluate:
         """See `Transport.evaluator`."""
         return self._control.evaluator(address, state_bytes)
 

@@ -10,11 +10,11 @@ import numpy as np
 from hybridsync.core.errors import RoleLost
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Push, PushReply
-from hybridsync.interfaces.ports import Answer, EvaluatorPort, OptimizerPort, ParameterPort
+from hybridsync.interfaces.ports import Answer, Evaluate, OptimizerPort, ParameterPort
 from hybridsync.server.partition import Part
 from hybridsync.training.compiled_programs import Parameters
 from hybridsync.transport.buffers import zeroed
-from hybridsync.transport.link import ChiefLink, ControlLink, HolderLink, PeerLink, Services, Serving
+from hybridsync.transport.link import ChiefPort, ControlLink, HolderLink, PeerLink, Services, Serving
 from hybridsync.worker.link import ServerLink
 
 
@@ -33,7 +33,7 @@ class InProcessTransport:
         self._roles[address] = services
         return _Served(self._roles, address)
 
-    def chief(self, address: str, deadline_secs: float = 0.0) -> ChiefLink:
+    def chief(self, address: str, deadline_secs: float = 0.0) -> ChiefPort:
         """See `Transport.chief`; a call that is made is answered."""
         return self._offered(address, "chief")
 
@@ -49,9 +49,9 @@ class InProcessTransport:
         """See `Transport.peer`."""
         return self._direct(address, "shard")
 
-    def evaluator(self, address: str, state_bytes: int) -> EvaluatorPort:
+    def evaluator(self, address: str, state_bytes: int) -> Evaluate:
         """See `Transport.evaluator`."""
-        return self._offered(address, "evaluator")
+        return self._offered(address, "evaluate")
 
     def link(self, servers: Sequence[str], parts: Sequence[Part] = ()) -> ServerLink:
         """See `Transport.link`; threads share one store, which has all of the trees."""

@@ -19,9 +19,7 @@ from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import (
     BufferView,
     ChiefPort,
-    CommandPort,
-    EvaluatorPort,
-    GroupPort,
+    Evaluate,
     HeadPort,
     OptimizerPort,
     ParameterPort,
@@ -29,16 +27,11 @@ from hybridsync.interfaces.ports import (
     ServerPort,
     ShardPort,
     SnapshotSource,
-    SupervisorPort,
 )
 
 if TYPE_CHECKING:  # both load jax, which a supervisor does without
     from hybridsync.server.partition import Part
     from hybridsync.worker.link import ServerLink
-
-
-class ChiefLink(ChiefPort, GroupPort, SupervisorPort, CommandPort, Protocol):
-    """The chief, at either end of a link."""
 
 
 class HeadLink(HeadPort, Protocol):
@@ -177,7 +170,7 @@ class Services:
       parameters: the primary, for workers. A buffer it is handed is 64-byte aligned and its own until the call returns.
       shard: another server, for the primary and for workers. A block is its own until it releases it.
       optimizer: any server, for workers with local updates. A buffer it is handed is its own from then on.
-      evaluator: a worker, which measures states for the chief.
+      evaluate: measures states for the chief, at a worker.
       contribution_bytes: size in bytes of each contribution, or part of one, that it takes; any other size is refused
         before it is received.
       narrow_bytes: smaller sizes that it takes as well, of phases with a narrow wire.
@@ -189,12 +182,12 @@ class Services:
 
     holder: SnapshotBackend
     state_bytes: int = 0
-    chief: ChiefLink | None = None
+    chief: ChiefPort | None = None
     server: ServerPort | None = None
     parameters: ParameterPort | None = None
     shard: ShardBackend | None = None
     optimizer: OptimizerPort | None = None
-    evaluator: EvaluatorPort | None = None
+    evaluate: Evaluate | None = None
     contribution_bytes: int = 0
     narrow_bytes: tuple[int, ...] = ()
     num_buffers: int = 0
@@ -243,7 +236,7 @@ class Transport(Protocol):
         """
         ...
 
-    def chief(self, address: str, deadline_secs: float) -> ChiefLink:
+    def chief(self, address: str, deadline_secs: float) -> ChiefPort:
         """Return the way to a chief, which may start later; each call gives up after `deadline_secs`."""
         ...
 
@@ -259,7 +252,7 @@ class Transport(Protocol):
         """Return the primary's way to another server."""
         ...
 
-    def evaluator(self, address: str, state_bytes: int) -> EvaluatorPort:
+    def evaluator(self, address: str, state_bytes: int) -> Evaluate:
         """Return the chief's way to a worker that measures states."""
         ...
 

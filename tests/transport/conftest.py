@@ -46,7 +46,7 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import Answer, ParameterPort, ServerPort
 from hybridsync.interfaces.reports import Report, ReportReply
 from hybridsync.transport.grpc.channels import make_server
-from hybridsync.transport.link import ChiefLink, SnapshotBackend
+from hybridsync.transport.link import ChiefPort, SnapshotBackend
 from tests.transport.slab_primary import SlabPrimary
 
 PHASE_ID = PhaseId(3, 2**64 - 1)
@@ -96,7 +96,7 @@ UPDATE = GroupUpdate(7, (3, 5), (0, 2), (6, 6), (0, 2), True)
 
 
 @dataclass
-class FakeChief(ChiefLink):
+class FakeChief(ChiefPort):
     """Answers with fixed values and records what arrived."""
 
     seen: list[Any] = field(default_factory=list)

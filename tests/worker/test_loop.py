@@ -104,7 +104,8 @@ class Worker:
         runners = {LOCKSTEP: self.sync, SERVER: self.server}
         self.measuring = Measuring(self.clock)
         measuring: Any = self.measuring
-        self.loop = WorkerLoop(2, self.chief, runners, replica, self.recorder, self.clock, measuring)
+        chief: Any = self.chief
+        self.loop = WorkerLoop(2, chief, runners, replica, self.recorder, self.clock, measuring)
 
 
 def raising(error: Exception) -> Callable[[Phase], None]:

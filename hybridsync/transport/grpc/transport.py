@@ -11,7 +11,7 @@ import numpy as np
 from hybridsync.core.addresses import socket_path
 from hybridsync.core.kept_socket import KeptSocket
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
-from hybridsync.interfaces.ports import EvaluatorPort, HeadPort, OptimizerPort
+from hybridsync.interfaces.ports import Evaluate, HeadPort, OptimizerPort
 from hybridsync.security.authorization import Admit, admit_all
 from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.buffers import zeroed
@@ -25,7 +25,7 @@ from hybridsync.transport.grpc.parameter_server import ParameterClient, Paramete
 from hybridsync.transport.grpc.shard import ShardClient, ShardServicer
 from hybridsync.transport.grpc.snapshot_source import SnapshotClient, SnapshotServicer
 from hybridsync.transport.link import (
-    ChiefLink,
+    ChiefPort,
     ControlLink,
     HeadLink,
     HolderLink,
@@ -109,7 +109,7 @@ class GrpcTransport:
         """Return the way to a head, which may start later."""
         return HeadClient(address, self._keys)
 
-    def chief(self, address: str, deadline_secs: float) -> ChiefLink:
+    def chief(self, address: str, deadline_secs: float) -> ChiefPort:
         """See `Transport.chief`."""
         return ChiefClient(address, deadline_secs, self._keys)
 
@@ -128,9 +128,9 @@ class GrpcTransport:
         reader = self._reader_at(address, state_bytes)
         return ShardClient(address, state_bytes=state_bytes, reader=reader, keys=self._keys)
 
-    def evaluator(self, address: str, state_bytes: int) -> EvaluatorPort:
+    def evaluator(self, address: str, state_bytes: int) -> Evaluate:
         """See `Transport.evaluator`."""
-        return EvaluatorClient(address, state_bytes, self._keys)
+        return EvaluatorClient(address, state_bytes, self._keys).evaluate
 
     def link(self, servers: Sequence[str], parts: Sequence[Part]) -> ServerLink:
         """See `Transport.link`."""
@@ -193,6 +193,6 @@ def servicers_of(services: Services) -> list[Servicer]:
         found.append(ShardServicer(services.shard, *sizes))
     if services.optimizer is not None:
         found.append(OptimizerServicer(services.optimizer, services.opt_state_bytes))
-    if services.evaluator is not None:
-        found.append(EvaluatorServicer(services.evaluator))
+    if services.evaluate is not None:
+        found.append(EvaluatorServicer(services.evaluate))
     return found
