@@ -8,9 +8,9 @@ buffers; it knows neither their content nor the rule that decides. All calls rai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from hybridsync.interfaces.ports import (
     HeadPort,
     OptimizerPort,
     ParameterPort,
-    ReaderPort,
     ServerPort,
     ShardPort,
     SnapshotSource,
@@ -32,6 +31,8 @@ from hybridsync.interfaces.ports import (
 if TYPE_CHECKING:  # both load jax, which a supervisor does without
     from hybridsync.server.partition import Part
     from hybridsync.worker.link import ServerLink
+
+P = TypeVar("P")
 
 
 class HeadLink(HeadPort, Protocol):
@@ -42,32 +43,17 @@ class HeadLink(HeadPort, Protocol):
         ...
 
 
-class ReaderLink(ReaderPort, Protocol):
-    """A role that keeps a captured training state, as others read it."""
+@dataclass(frozen=True)
+class Link(Generic[P]):
+    """The way to another role.
 
-    def close(self) -> None:
-        """End the read under way, with RoleLost, and refuse later ones."""
-        ...
+    Attributes:
+      port: the role.
+      close: ends the calls under way, with RoleLost, and refuses later ones.
+    """
 
-
-class HolderLink(SnapshotSource, Protocol):
-    """A role that holds the training state, as others reach it."""
-
-    def close(self) -> None:
-        """End the calls under way, with RoleLost, and refuse later ones."""
-        ...
-
-
-class ControlLink(ServerPort, HolderLink, Protocol):
-    """A parameter server, as the chief reaches it."""
-
-
-class PeerLink(ShardPort, Protocol):
-    """A server that is not the primary, as the primary reaches it."""
-
-    def close(self) -> None:
-        """End the calls under way, with RoleLost, and refuse later ones."""
-        ...
+    port: P
+    close: Callable[[], None]
 
 
 class ParameterLink(Protocol):
@@ -240,15 +226,15 @@ class Transport(Protocol):
         """Return the way to a chief, which may start later; each call gives up after `deadline_secs`."""
         ...
 
-    def holder(self, address: str, state_bytes: int = 0) -> HolderLink:
+    def holder(self, address: str, state_bytes: int = 0) -> Link[SnapshotSource]:
         """Return the way to a holder; `state_bytes` of the whole state, if it is to capture one."""
         ...
 
-    def server(self, address: str, state_bytes: int) -> ControlLink:
+    def server(self, address: str, state_bytes: int) -> Link[ServerPort]:
         """Return the chief's way to a parameter server."""
         ...
 
-    def peer(self, address: str, state_bytes: int) -> PeerLink:
+    def peer(self, address: str, state_bytes: int) -> Link[ShardPort]:
         """Return the primary's way to another server."""
         ...
 
