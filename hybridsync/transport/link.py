@@ -20,7 +20,6 @@ from hybridsync.interfaces.ports import (
     BufferView,
     ChiefPort,
     Evaluate,
-    HeadPort,
     OptimizerPort,
     ParameterPort,
     ServerPort,
@@ -33,14 +32,6 @@ if TYPE_CHECKING:  # both load jax, which a supervisor does without
     from hybridsync.worker.link import ServerLink
 
 P = TypeVar("P")
-
-
-class HeadLink(HeadPort, Protocol):
-    """The head of a run on several hosts, as an agent reaches it; every call on it has a deadline."""
-
-    def close(self) -> None:
-        """End the calls under way, with RoleLost, and refuse later ones."""
-        ...
 
 
 @dataclass(frozen=True)

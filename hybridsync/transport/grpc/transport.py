@@ -33,7 +33,7 @@ from hybridsync.transport.grpc.own_buffers import OwnBlocks, OwnParameters
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.shard import ShardClient, ShardServicer
 from hybridsync.transport.grpc.snapshot_source import SnapshotClient, SnapshotServicer
-from hybridsync.transport.link import HeadLink, Link, Services, Serving
+from hybridsync.transport.link import Link, Services, Serving
 
 if TYPE_CHECKING:
     from hybridsync.server.partition import Part
@@ -88,9 +88,10 @@ class GrpcTransport:
         """
         return _Serving(lambda at: make_server([HeadServicer(head)], at, calls, keys=self._keys, admit=admit), address)
 
-    def head(self, address: str) -> HeadLink:
-        """Return the way to a head, which may start later."""
-        return HeadClient(address, self._keys)
+    def head(self, address: str) -> Link[HeadPort]:
+        """Return the way to a head, which may start later; every call on it has a deadline."""
+        client = HeadClient(address, self._keys)
+        return Link(client, client.close)
 
     def chief(self, address: str, deadline_secs: float) -> ChiefPort:
         """See `Transport.chief`."""
