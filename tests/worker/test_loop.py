@@ -101,7 +101,7 @@ class Worker:
         self.recorder = WorkerRecorder(2, self.clock, keep_spans=False)
         self.recorder.incarnation = 5
         replica: Any = self.replica
-        runners = {LOCKSTEP: self.sync, SERVER: self.server}
+        runners: dict[Any, Any] = {LOCKSTEP: self.sync, SERVER: self.server}
         self.measuring = Measuring(self.clock)
         measuring: Any = self.measuring
         chief: Any = self.chief
