@@ -48,7 +48,7 @@ POLL_SECS = 1.0
 
 
 class ChiefService:
-    """Serves roles, supervisors and the run's user: `ChiefPort`, `GroupPort`, `SupervisorPort` and `CommandPort`.
+    """Serves roles, supervisors and the run's user: `ChiefPort`.
 
     Every public method takes the run's lock. A private one is called under it, but for `_poll`.
 
@@ -64,7 +64,7 @@ class ChiefService:
         self._state, self._condition, self._clock = state, state.condition, state.clock
         self._commands = CommandService(state)
 
-    # --- what workers and servers call (ChiefPort, GroupPort) ---
+    # --- what workers and servers call (ChiefPort) ---
 
     def register(self, hello: Hello) -> Welcome:
         """Take a process in (see `ChiefPort.register`)."""
@@ -153,7 +153,7 @@ class ChiefService:
             return LeaseReply((), False) if nothing else reply
 
     def join_group(self, request: GroupRequest) -> GroupReply:
-        """Answer with the caller's group (see `GroupPort.join_group`)."""
+        """Answer with the caller's group (see `WorkPort.join_group`)."""
         with self._condition:
             reply = self.group_for(request)
             if reply is None:  # asked first, because the worker's coming may change when it is to ask again
@@ -168,7 +168,7 @@ class ChiefService:
         """Return what `join_group` answers, None while the caller has to wait.
 
         Raises:
-          StalePhase, StaleIncarnation, NotRegistered: see `GroupPort.join_group`.
+          StalePhase, StaleIncarnation, NotRegistered: see `WorkPort.join_group`.
           HybridSyncError: the run cannot go on.
         """
         with self._condition:
@@ -253,7 +253,7 @@ class ChiefService:
                 state.phase_members.warned.add((report.role, report.id))
             return ReportReply(state.leases.phase_id, revoked, state.over, received, self._clock.monotonic())
 
-    # --- what supervisors call (SupervisorPort) ---
+    # --- what supervisors call (ChiefPort) ---
 
     def role_started(self, event: RoleEvent) -> None:
         """Note a started process, which registers by itself: one that takes another's place is news.

@@ -19,7 +19,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from hybridsync.core.deadlines import MEMBERS_SECS
 
@@ -125,34 +125,6 @@ class UnitLimit:
         self.secs = max(self._least_secs, TIMES * max(self._recent))
 
 
-class Watching(Protocol):
-    """Lets the threads of a process declare what they do."""
-
-    def begin(self, name: str, limit_secs: float) -> Piece:
-        """Begin a piece, inside those that this thread has begun; to be ended by the same thread."""
-        ...
-
-    def end(self, piece: Piece) -> None:
-        """End a piece, and what an error left open inside it."""
-        ...
-
-    def work(self, name: str, limit_secs: float) -> AbstractContextManager[object]:
-        """Return a context that is a piece; it may be entered again once it was left, by any thread."""
-        ...
-
-    def units(self, limit: UnitLimit) -> WatchedUnits:
-        """Return what declares the units of one worker in one phase, which have that limit."""
-        ...
-
-    def progress(self) -> None:
-        """Count this thread's innermost piece anew."""
-        ...
-
-    def compiles(self, limit_secs: float = COMPILE_SECS) -> None:
-        """Do as `progress`, and let the piece take as long as compiling may."""
-        ...
-
-
 class WatchedUnits:
     """Declares one unit of a worker after another; each has a limit by its recent ones in the same phase.
 
@@ -192,33 +164,33 @@ class UnwatchedUnits(WatchedUnits):
     def end(self, secs: float) -> None: ...
 
 
-class Unwatched:
-    """Watches nothing: the process is the user's own, or a test's."""
+class Watching:
+    """Lets the threads of a process declare what they do; this one watches nothing: the process is the user's own."""
 
     _PIECE = Piece("", UNLIMITED, 0.0)
     _CONTEXT = nullcontext()
     _UNITS = UnwatchedUnits()
 
     def begin(self, name: str, limit_secs: float) -> Piece:
-        """See `Watching.begin`."""
+        """Begin a piece, inside those that this thread has begun; to be ended by the same thread."""
         return self._PIECE
 
     def end(self, piece: Piece) -> None:
-        """See `Watching.end`."""
+        """End a piece, and what an error left open inside it."""
 
     def work(self, name: str, limit_secs: float) -> AbstractContextManager[object]:
-        """See `Watching.work`."""
+        """Return a context that is a piece; it may be entered again once it was left, by any thread."""
         return self._CONTEXT
 
     def units(self, limit: UnitLimit) -> WatchedUnits:
-        """See `Watching.units`."""
+        """Return what declares the units of one worker in one phase, which have that limit."""
         return self._UNITS
 
     def progress(self) -> None:
-        """See `Watching.progress`."""
+        """Count this thread's innermost piece anew."""
 
     def compiles(self, limit_secs: float = COMPILE_SECS) -> None:
-        """See `Watching.compiles`."""
+        """Do as `progress`, and let the piece take as long as compiling may."""
 
 
-UNWATCHED = Unwatched()
+UNWATCHED = Watching()

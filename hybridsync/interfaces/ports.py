@@ -58,10 +58,6 @@ class WorkPort(Protocol):
         """
         ...
 
-
-class GroupPort(WorkPort, Protocol):
-    """Tells a worker of a group protocol also whom to average with."""
-
     def join_group(self, request: GroupRequest) -> GroupReply:
         """Come to a group round, waiting up to about a second for the group; without members: ask again.
 
@@ -70,38 +66,6 @@ class GroupPort(WorkPort, Protocol):
           NotRegistered: this chief does not know the worker.
         """
         ...
-
-
-class ChiefPort(WorkPort, Protocol):
-    """Offers what workers and servers ask of the chief."""
-
-    def register(self, hello: Hello) -> Welcome:
-        """Take part in the run; a repeat changes nothing.
-
-        Raises:
-          SchemaMismatch: the role's state has other leaves than the chief's.
-          StaleIncarnation: a later process has this place.
-        """
-        ...
-
-    def report(self, report: Report) -> ReportReply:
-        """Take a heartbeat; the answer waits up to `report.hold_secs` for news.
-
-        Raises:
-          StaleIncarnation: the role has been replaced.
-          NotRegistered: this chief does not know the role.
-        """
-        ...
-
-
-class SupervisorPort(Protocol):
-    """Declares what a supervisor tells the chief."""
-
-    def role_started(self, event: RoleEvent) -> None: ...
-
-    def role_lost(self, event: RoleEvent) -> None: ...
-
-    def preempt(self) -> None: ...
 
 
 class CommandPort(Protocol):
@@ -129,6 +93,34 @@ class CommandPort(Protocol):
         ...
 
 
+class ChiefPort(WorkPort, CommandPort, Protocol):
+    """The chief, at either end of a link: what roles, supervisors and the run's user ask of it."""
+
+    def register(self, hello: Hello) -> Welcome:
+        """Take part in the run; a repeat changes nothing.
+
+        Raises:
+          SchemaMismatch: the role's state has other leaves than the chief's.
+          StaleIncarnation: a later process has this place.
+        """
+        ...
+
+    def report(self, report: Report) -> ReportReply:
+        """Take a heartbeat; the answer waits up to `report.hold_secs` for news.
+
+        Raises:
+          StaleIncarnation: the role has been replaced.
+          NotRegistered: this chief does not know the role.
+        """
+        ...
+
+    def role_started(self, event: RoleEvent) -> None: ...
+
+    def role_lost(self, event: RoleEvent) -> None: ...
+
+    def preempt(self) -> None: ...
+
+
 class HeadPort(Protocol):
     """Takes in the agents of a run's further hosts, and exchanges orders for events with them."""
 
@@ -153,14 +145,6 @@ class HeadPort(Protocol):
           StaleAgent: the session is over; AgentReplaced: because another agent has its place.
           InvalidMessage: events are missing before these, or a number is out of range.
         """
-        ...
-
-
-class PhaseIds(Protocol):
-    """Hands out phase numbers, each once ever."""
-
-    def reserve(self, above: int = 0) -> PhaseId:
-        """Return the next phase, with a number above all handed out and above `above`."""
         ...
 
 
@@ -200,18 +184,14 @@ class SnapshotSource(ReaderPort, Protocol):
         ...
 
 
-class EvaluatorPort(Protocol):
-    """A worker that measures states."""
+Evaluate = Callable[[EvaluationRequest], Evaluation]
+"""Has a worker fetch a captured state and measure it on the task's held-out examples.
 
-    def evaluate(self, request: EvaluationRequest) -> Evaluation:
-        """Fetch a captured state and measure it on the task's held-out examples.
-
-        Raises:
-          StalePhase: the source no longer keeps that snapshot.
-          DamagedState: what arrived is not the state that was captured.
-          HybridSyncError: the source does not answer.
-        """
-        ...
+Raises:
+  StalePhase: the source no longer keeps that snapshot.
+  DamagedState: what arrived is not the state that was captured.
+  HybridSyncError: the source does not answer.
+"""
 
 
 class ServerPort(SnapshotSource, Protocol):

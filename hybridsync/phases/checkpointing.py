@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from absl import logging
 
@@ -34,6 +34,9 @@ from hybridsync.training.run import Run
 from hybridsync.training.snapshot import CommittedState, ReaderAt, fetch
 from hybridsync.training.state import TrainState
 
+if TYPE_CHECKING:  # loads Orbax, which a simulation does without
+    from hybridsync.storage.checkpoints.store import CheckpointStore
+
 COMMIT_DEADLINE_SECS = 600.0
 """For everything in a commit but its bytes: the wait for others to go first, and a slow disk."""
 YIELD_SECS = 30.0
@@ -42,12 +45,6 @@ YIELD_SECS = 30.0
 def commit_secs(num_bytes: int) -> float:
     """Return the deadline of the commit of a state: it is fetched, then written, either as slowly as a transfer."""
     return COMMIT_DEADLINE_SECS + 2 * (transfer_secs(num_bytes) - transfer_secs(0))
-
-
-class Store(Protocol):
-    """Commits states (`CheckpointStore`, or nowhere)."""
-
-    def save(self, state: Any, *, units: int, ledger: dict[str, Any], run: dict[str, Any]) -> Any: ...
 
 
 class Commits(Protocol):
@@ -133,7 +130,7 @@ class Committer:
 
     def __init__(
         self,
-        store: Store | None,
+        store: CheckpointStore | None,
         layout: Layout,
         reader_at: ReaderAt,
         evaluator: Evaluator,

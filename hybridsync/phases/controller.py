@@ -15,8 +15,9 @@ from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.errors import HybridSyncError, PhaseBroken, Preempted, StoppedShort, described
+from hybridsync.core.plan import PhaseId
 from hybridsync.core.work_deadlines import SLACK_SECS, UNWATCHED, Watching
-from hybridsync.interfaces.ports import PhaseIds, ServerPort, SnapshotSource
+from hybridsync.interfaces.ports import ServerPort, SnapshotSource
 from hybridsync.phases import state_machine
 from hybridsync.phases.checkpointing import Commits, CommitStage, SaveSchedule
 from hybridsync.phases.entry import START_DEADLINE_SECS, EntryStage, MemberWaits, ServerEntry, StartCall, side_by_side
@@ -324,8 +325,8 @@ class ControllerSpec:
     """Returns the servers by address; called when they are needed."""
     holder_at: Callable[[str], SnapshotSource]
     """Returns the role at an address that can take a snapshot of the state."""
-    phase_ids: PhaseIds
-    """Reserves phase numbers."""
+    reserve_phase: Callable[[int], PhaseId]
+    """Returns the next phase, with a number above all handed out and above the given one."""
     committer: Commits
     """Commits and evaluates in the background of the training."""
     reporter: Reporter
@@ -433,7 +434,7 @@ def assemble(run: Run, control: RunControl, start: Start, spec: ControllerSpec) 
     entry = EntryStage(
         context,
         spec.servers,
-        spec.phase_ids,
+        spec.reserve_phase,
         policy_driver=policy_driver,
         arrivals=arrivals,
         process_groups=process_groups,

@@ -18,7 +18,7 @@ from hybridsync.core.errors import Preempted, RoleLost, WaitTimeout
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Process, RoleEvent, StateVersion
 from hybridsync.interfaces.phase import Phase
-from hybridsync.interfaces.ports import PhaseIds, ServerPort
+from hybridsync.interfaces.ports import ServerPort
 from hybridsync.phases import state_machine
 from hybridsync.phases.housekeeping import Housekeeping
 from hybridsync.phases.policy_driver import PolicyDriver
@@ -35,7 +35,7 @@ class EntryStage:
     Args:
       run: what the stages of a run share.
       servers: returns the servers by address; called when a phase needs them.
-      phase_ids: reserves phase numbers.
+      reserve_phase: returns the next phase, with a number above all handed out and above the given one.
       policy_driver: decides which protocol is entered, and with which members.
       arrivals: waits for the roles that the phase needs.
       process_groups: meshes of lock-step and group phases.
@@ -47,7 +47,7 @@ class EntryStage:
         self,
         run: RunContext,
         servers: Callable[[], Mapping[str, ServerPort]],
-        phase_ids: PhaseIds,
+        reserve_phase: Callable[[int], PhaseId],
         *,
         policy_driver: PolicyDriver,
         arrivals: MemberWaits,
@@ -55,14 +55,14 @@ class EntryStage:
         entering: ServerEntry,
         upkeep: Housekeeping,
     ) -> None:
-        self._run, self._servers, self._phase_ids = run, servers, phase_ids
+        self._run, self._servers, self._reserve_phase = run, servers, reserve_phase
         self._policy_driver, self._arrivals = policy_driver, arrivals
         self._process_groups, self._entering, self._upkeep = process_groups, entering, upkeep
 
     def reserve(self) -> state_machine.Event:
         """Reserve the next phase: its number is durable before anybody hears of it."""
         started = self._run.timer.start()
-        phase_id = self._run.state.phase_id = self._phase_ids.reserve(above=self._run.state.start_phase)
+        phase_id = self._run.state.phase_id = self._reserve_phase(self._run.state.start_phase)
         self._run.timer.record("reserve", started)
         return state_machine.Reserved(phase_id.number)
 

@@ -26,6 +26,7 @@ from hybridsync.core.plan import PhaseId
 from hybridsync.devices.placement import SHARED_DEVICE, Placement
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.ports import SnapshotSource
 from hybridsync.interfaces.reports import Report
 from hybridsync.phases.reporter import Hook
 from hybridsync.runtime.role.chief_wiring import ChiefRole
@@ -45,7 +46,6 @@ from hybridsync.workdir.opening import Opening
 from hybridsync.worker.link import ServerLink
 from hybridsync.worker.loop import WorkerLoop
 from hybridsync.worker.replica import Replica
-from hybridsync.worker.revocation import Breakable
 
 CHIEF, REPLICA, PRIMARY = "inprocess:chief", "inprocess:replica", "inprocess:server"
 REPORT_SECS = 0.1
@@ -90,11 +90,11 @@ class InProcess:
         transport.serve(Services(holder=self.chief.committed, chief=self.chief.service), CHIEF)
         published, failed = DevicePublisher(), self._role_failed
         self._primary = primary = Primary(
-            programs, published, transport.holder, clock=clock, apply_log=apply_log, completed=self._wake, failed=failed
+            programs, published, self._holder_at, clock=clock, apply_log=apply_log, completed=self._wake, failed=failed
         )
         services = primary_services(run, programs, primary, clock, None)
         transport.serve(replace(services, optimizer=primary), PRIMARY)
-        self._replica = Replica(programs, transport.holder, clock, apply_log)
+        self._replica = Replica(programs, self._holder_at, clock, apply_log)
         transport.serve(Services(holder=self._replica), REPLICA)
         self._collectives = collectives(programs)
         self._communicators: dict[PhaseId, Communicator] = {}
@@ -121,8 +121,8 @@ class InProcess:
         controller = self.chief.controller(
             CHIEF,
             self._recorder,
-            servers=lambda: {PRIMARY: self._transport.server(PRIMARY)},
-            holder_at=self._transport.holder,
+            servers=lambda: {PRIMARY: self._primary},
+            holder_at=self._holder_at,
             placement=self._programs.placement,
         )
         schema = self._programs.state_layout.schema_hash
@@ -190,6 +190,9 @@ class InProcess:
         self._loops[worker] = loop
         loop.run()
 
+    def _holder_at(self, address: str) -> SnapshotSource:
+        return self._transport.holder(address).port
+
     def _role_failed(self, error: HybridSyncError) -> None:
         with self.chief.control.turn() as chief:
             chief.waits.fail(error)
@@ -198,9 +201,9 @@ class InProcess:
     def _break_off(self, reason: str) -> None:
         """End every wait of one worker for another, whatever the protocol."""
         with self._lock:
-            waited_in: list[Breakable] = [self._primary, *self._communicators.values()]
-        for each in waited_in:
-            each.break_off(reason)
+            waits = [self._primary.break_off, *(each.break_off for each in self._communicators.values())]
+        for break_off in waits:
+            break_off(reason)
 
     def _beat(self) -> None:
         """Report for every role, and at once when the primary has applied the phase's last unit."""

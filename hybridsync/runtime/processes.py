@@ -57,7 +57,7 @@ from hybridsync.telemetry.prometheus import check_metrics_place
 from hybridsync.workdir.resuming import Allowed, Resume, check_init_from, check_workdir, continued
 
 if TYPE_CHECKING:
-    from hybridsync.interfaces.ports import HeadPort, SupervisorPort
+    from hybridsync.interfaces.ports import ChiefPort, HeadPort
     from hybridsync.runtime.supervisor.supervisor import Supervisor
     from hybridsync.training.run import Run
     from hybridsync.transport.link import Serving
@@ -317,7 +317,7 @@ def _supervisor(
         )
 
     # Both import grpc, which has threads: they are called after the start of the fork server.
-    def connect(address: str) -> SupervisorPort:
+    def connect(address: str) -> ChiefPort:
         return transport_of(GRPC, keys.own).chief(address, deadline_secs=3.0)
 
     def serve_head(head: HeadPort) -> Serving:

@@ -13,8 +13,8 @@ from hybridsync.telemetry.events import EventLog, Events, NullEventLog, read_eve
 from hybridsync.telemetry.metrics import MetricsLog, MetricsSink, NullMetrics, read_metrics
 from hybridsync.telemetry.progress import NullProgress, ProgressSink
 from hybridsync.telemetry.run_figures import FollowedEvents, FollowedMetrics, RunFigures, follow
-from hybridsync.telemetry.tensorboard import Board, NullBoard, open_board
-from hybridsync.telemetry.timeline import NullTimeline, Timeline, TimelineSink
+from hybridsync.telemetry.tensorboard import Board, open_board
+from hybridsync.telemetry.timeline import Timeline, TimelineSink
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Recorder:
         """
         events = EventLog(workdir, clock, restarted=restarted, opened=opened)
         metrics = MetricsLog(workdir, events.elapsed)
-        spans = Timeline(workdir, events.elapsed, fence=fence) if timeline else NullTimeline()
+        spans = Timeline(workdir, events.elapsed, fence=fence) if timeline else TimelineSink()
         figures = RunFigures(events.elapsed)
         follow(read_events(workdir), read_metrics(workdir), figures)
         return cls(
@@ -92,7 +92,7 @@ class Recorder:
         """Return a recorder that leaves no file: a run without a workdir. `lines` takes events and metrics."""
         events = NullEventLog(clock, opened, lines.events if lines else None)
         metrics = NullMetrics(events.elapsed, lines.metrics if lines else None)
-        return cls(events, metrics, NullTimeline(), progress or NullProgress(), NullBoard())
+        return cls(events, metrics, TimelineSink(), progress or NullProgress(), Board())
 
     def close(self) -> None:
         """Write the timeline and close everything; what the disk refuses is logged, the run's result stands."""

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from absl import logging
 
@@ -51,32 +51,26 @@ def hyperparameters(config: RunConfig, of_optimizer: Mapping[str, Any]) -> dict[
     return {**shown, **{"optimizer" if name == "name" else name: value for name, value in of_optimizer.items()}}
 
 
-class Board(Protocol):
-    """Takes figures that people look at with TensorBoard; a step is a unit applied."""
+class Board:
+    """Takes figures that people look at with TensorBoard; a step is a unit applied. This one shows nothing."""
 
     def started(self, units: int, hyperparameters: Mapping[str, Any]) -> None:
         """Show the values by which runs are compared; a session begins at `units`."""
-        ...
 
     def completed(self, units: int) -> None:
         """Show that the run has ended for good at `units`."""
-        ...
 
     def metrics(self, metrics: Metrics) -> None:
         """Show the figures of an interval."""
-        ...
 
     def evaluated(self, units: int, figures: Mapping[str, Any]) -> None:
         """Show what a task measured of the state at `units`."""
-        ...
 
     def entered(self, units: int, text: str) -> None:
         """Show which phase begins at `units`."""
-        ...
 
     def close(self) -> None:
         """Close what is open; nothing follows."""
-        ...
 
 
 class _RecordFile:
@@ -114,7 +108,7 @@ class _RecordFile:
         os.close(self._descriptor)
 
 
-class TensorBoard:
+class TensorBoard(Board):
     """Writes a file of TensorBoard records; each session of a run has its own.
 
     A disk that refuses a record does not end the run: the file ends there, because a reader stops at a torn record
@@ -194,28 +188,6 @@ class TensorBoard:
         self._refused = True
 
 
-class NullBoard:
-    """Shows nothing: a run without a workdir, or without tensorboardX."""
-
-    def started(self, units: int, hyperparameters: Mapping[str, Any]) -> None:
-        pass
-
-    def completed(self, units: int) -> None:
-        pass
-
-    def metrics(self, metrics: Metrics) -> None:
-        pass
-
-    def evaluated(self, units: int, figures: Mapping[str, Any]) -> None:
-        pass
-
-    def entered(self, units: int, text: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 def open_board(workdir: str | os.PathLike[str], wall: Callable[[], float]) -> Board:
     """Return a board that writes where tensorboardX can be imported, else one that does nothing.
 
@@ -228,7 +200,7 @@ def open_board(workdir: str | os.PathLike[str], wall: Callable[[], float]) -> Bo
         if not (isinstance(error, ModuleNotFoundError) and error.name == "tensorboardX"):
             said = " ".join(f"{type(error).__name__}: {error}".split())
             logging.error("no %s is written, tensorboardX cannot be imported: %.300s", TENSORBOARD_FOLDER, said)
-        return NullBoard()
+        return Board()
     return TensorBoard(workdir, wall)
 
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from absl import logging
 
@@ -36,16 +36,14 @@ _SPAN = '{"ph":"X"'
 _REPLACE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 
 
-class TimelineSink(Protocol):
-    """Takes spans."""
+class TimelineSink:
+    """Takes spans; this one, of a run without a workdir or without a timeline, keeps none."""
 
     def add(self, role: str, role_id: int, spans: Iterable[Span], offset: float = 0.0) -> None:
         """Take spans of a role; `offset` is what its monotonic clock lacks to the chief's."""
-        ...
 
     def write(self) -> None:
         """Put everything so far into the file."""
-        ...
 
 
 @dataclass
@@ -82,7 +80,7 @@ class _PhaseSpans:
         yield from self._last
 
 
-class Timeline:
+class Timeline(TimelineSink):
     """Keeps spans and writes timeline.json, whole or not at all; a resume keeps the earlier sessions' spans.
 
     Args:
@@ -338,16 +336,6 @@ class TimelinePart:
     def _give_up(self, error: OSError | WorkdirTaken) -> None:
         logging.error("%s: %s; a killed chief would lose the timeline's spans", self._path, error)
         self._refused = True
-
-
-class NullTimeline:
-    """Keeps no spans: a run without a workdir or without a timeline."""
-
-    def add(self, role: str, role_id: int, spans: Iterable[Span], offset: float = 0.0) -> None:
-        pass
-
-    def write(self) -> None:
-        pass
 
 
 def _pid(role: str, role_id: int) -> int:

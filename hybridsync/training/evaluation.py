@@ -161,7 +161,7 @@ BUSY_SECS = 30.0
 
 
 class StateEvaluator:
-    """Measures states that other roles keep (see `EvaluatorPort`), one at a time.
+    """Measures states that other roles keep (see `Evaluate`), one at a time.
 
     Whoever asks while another one does not end is refused, and measures the state itself.
 
@@ -176,7 +176,7 @@ class StateEvaluator:
         self._lock = threading.Lock()
 
     def evaluate(self, request: EvaluationRequest) -> Evaluation:
-        """See `EvaluatorPort.evaluate`."""
+        """See `Evaluate`."""
         if not self._lock.acquire(timeout=BUSY_SECS):
             raise WaitTimeout(f"an earlier evaluation has not ended within {BUSY_SECS:g} s here; measure elsewhere")
         try:

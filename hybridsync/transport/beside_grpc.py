@@ -6,14 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from hybridsync.core.work_deadlines import UNWATCHED, Watching
-from hybridsync.interfaces.ports import EvaluatorPort
-from hybridsync.security.keyring import NO_KEYS, Keyring
-from hybridsync.transport.connected_links import ConnectedBlocks, ConnectedParameters, LinkConnection
+from hybridsync.transport.connected_links import ConnectedBlocks, ConnectedParameters, ConnectedReader, LinkConnection
 from hybridsync.transport.grpc.transport import GrpcTransport
-from hybridsync.transport.link import ChiefLink, ControlLink, HolderLink, PeerLink, ReaderLink, Services, Serving
+from hybridsync.transport.link import Serving
 from hybridsync.transport.link_service import LinkService
 
 if TYPE_CHECKING:
@@ -21,56 +16,19 @@ if TYPE_CHECKING:
     from hybridsync.worker.link import ServerLink
 
 
-class TransportBesideGrpc(ABC):
+class TransportBesideGrpc(GrpcTransport, ABC):
     """Gives links over connections of a subclass, and leaves the other calls to gRPC.
 
     Args:
       keys: keys of this process, which its calls show, and which it asks for.
     """
 
-    def __init__(self, keys: Keyring = NO_KEYS) -> None:
-        self._keys = keys
-        self._control = GrpcTransport(keys, self._reader)
-
-    # --- what each kind of link does its own way ---
-
-    @abstractmethod
-    def serve(self, services: Services, address: str, calls: int, watchdog: Watching = UNWATCHED) -> Serving:
-        """See `Transport.serve`."""
-
     @abstractmethod
     def _connection(self, address: str, who: str, contribution_bytes: int) -> LinkConnection:
         """Return a connection to a server, not made yet, that brings contributions of so many bytes."""
 
     @abstractmethod
-    def _reader(self, address: str, state_bytes: int) -> ReaderLink:
-        """Return what reads the state that a role keeps."""
-
-    # --- what they share ---
-
-    def allocate(self, num_bytes: int) -> np.ndarray:
-        """See `Transport.allocate`."""
-        return self._control.allocate(num_bytes)
-
-    def chief(self, address: str, deadline_secs: float) -> ChiefLink:
-        """See `Transport.chief`."""
-        return self._control.chief(address, deadline_secs)
-
-    def holder(self, address: str, state_bytes: int = 0) -> HolderLink:
-        """See `Transport.holder`."""
-        return self._control.holder(address, state_bytes)
-
-    def server(self, address: str, state_bytes: int) -> ControlLink:
-        """See `Transport.server`."""
-        return self._control.server(address, state_bytes)
-
-    def peer(self, address: str, state_bytes: int) -> PeerLink:
-        """See `Transport.peer`."""
-        return self._control.peer(address, state_bytes)
-
-    def evaluator(self, address: str, state_bytes: int) -> EvaluatorPort:
-        """See `Transport.evaluator`."""
-        return self._control.evaluator(address, state_bytes)
+    def _reader(self, address: str, state_bytes: int) -> ConnectedReader: ...
 
     def link(self, servers: Sequence[str], parts: Sequence[Part]) -> ServerLink:
         """See `Transport.link`."""
@@ -84,7 +42,7 @@ class TransportBesideGrpc(ABC):
         sizes = [part.parameters.layout.nbytes for part in parts]
         primary = ConnectedParameters(connections[0], sizes[0])
         others = [ConnectedBlocks(*pair) for pair in zip(connections[1:], sizes[1:], strict=True)]
-        return PackedLink(parts, primary, others, self._control.optimizers(servers, parts))
+        return PackedLink(parts, primary, others, self.optimizers(servers, parts))
 
 
 class ServingBesideGrpc:

@@ -1,50 +1,43 @@
-"""Ways to roles by their addresses: a client of each that is reached, and one link to the holder that is read next."""
+"""Ways to roles by their addresses: a link to each that is called, and one link to the holder that is read next."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from hybridsync.transport.link import HolderLink
+from hybridsync.transport.link import Link
 
-
-class Closable(Protocol):
-    """A client with a channel."""
-
-    def close(self) -> None: ...
+P = TypeVar("P")
 
 
-C = TypeVar("C", bound=Closable)
-
-
-class Directory(Generic[C]):
-    """Finds the client of an address; the lock guards the clients.
+class Directory(Generic[P]):
+    """Finds the role at an address; the lock guards the links.
 
     Args:
-      make: address -> client.
-      is_live: whether a role serves at the address; a client of one that is gone is closed at the next call.
+      connect: address -> link to the role there.
+      is_live: whether a role serves at the address; a link to one that is gone is closed at the next call.
     """
 
-    def __init__(self, make: Callable[[str], C], is_live: Callable[[str], bool]) -> None:
-        self._make, self._is_live = make, is_live
+    def __init__(self, connect: Callable[[str], Link[P]], is_live: Callable[[str], bool]) -> None:
+        self._connect, self._is_live = connect, is_live
         self._lock = threading.Lock()
-        self._clients: dict[str, C] = {}
+        self._links: dict[str, Link[P]] = {}
 
-    def __call__(self, address: str) -> C:
-        """Return the client of `address`."""
+    def __call__(self, address: str) -> P:
+        """Return the role at `address`."""
         with self._lock:
-            gone = [known for known in self._clients if known != address and not self._is_live(known)]
-            closed = [self._clients.pop(known) for known in gone]
-            if address not in self._clients:
-                self._clients[address] = self._make(address)
-            client = self._clients[address]
+            gone = [known for known in self._links if known != address and not self._is_live(known)]
+            closed = [self._links.pop(known) for known in gone]
+            if address not in self._links:
+                self._links[address] = self._connect(address)
+            link = self._links[address]
         for former in closed:
             former.close()
-        return client
+        return link.port
 
 
-class Readers:
+class Readers(Generic[P]):
     """One open link to a holder, which another thread may close.
 
     The lock guards the link.
@@ -53,19 +46,19 @@ class Readers:
       connect: address -> link to the holder there.
     """
 
-    def __init__(self, connect: Callable[[str], HolderLink]) -> None:
+    def __init__(self, connect: Callable[[str], Link[P]]) -> None:
         self._connect = connect
         self._lock = threading.Lock()
-        self._link: HolderLink | None = None
+        self._link: Link[P] | None = None
 
-    def __call__(self, address: str) -> HolderLink:
-        """Return a link to the holder at `address`; the one before is closed."""
+    def __call__(self, address: str) -> P:
+        """Return the holder at `address`; the link before is closed."""
         link = self._connect(address)
         with self._lock:
             former, self._link = self._link, link
         if former is not None:
             former.close()
-        return link
+        return link.port
 
     def close(self) -> None:
         """End the read under way, with RoleLost; a later one opens another link."""

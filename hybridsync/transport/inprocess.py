@@ -10,11 +10,20 @@ import numpy as np
 from hybridsync.core.errors import RoleLost
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Push, PushReply
-from hybridsync.interfaces.ports import Answer, EvaluatorPort, OptimizerPort, ParameterPort
+from hybridsync.interfaces.ports import (
+    Answer,
+    ChiefPort,
+    Evaluate,
+    OptimizerPort,
+    ParameterPort,
+    ServerPort,
+    ShardPort,
+    SnapshotSource,
+)
 from hybridsync.server.partition import Part
 from hybridsync.training.compiled_programs import Parameters
 from hybridsync.transport.buffers import zeroed
-from hybridsync.transport.link import ChiefLink, ControlLink, HolderLink, PeerLink, Services, Serving
+from hybridsync.transport.link import Link, Services, Serving
 from hybridsync.worker.link import ServerLink
 
 
@@ -33,33 +42,30 @@ class InProcessTransport:
         self._roles[address] = services
         return _Served(self._roles, address)
 
-    def chief(self, address: str, deadline_secs: float = 0.0) -> ChiefLink:
+    def chief(self, address: str, deadline_secs: float = 0.0) -> ChiefPort:
         """See `Transport.chief`; a call that is made is answered."""
         return self._offered(address, "chief")
 
-    def holder(self, address: str, state_bytes: int = 0) -> HolderLink:
+    def holder(self, address: str, state_bytes: int = 0) -> Link[SnapshotSource]:
         """See `Transport.holder`."""
-        return self._direct(address, "holder")
+        return Link(self._offered(address, "holder"), _stay)
 
-    def server(self, address: str, state_bytes: int = 0) -> ControlLink:
+    def server(self, address: str, state_bytes: int = 0) -> Link[ServerPort]:
         """See `Transport.server`."""
-        return self._direct(address, "server")
+        return Link(self._offered(address, "server"), _stay)
 
-    def peer(self, address: str, state_bytes: int = 0) -> PeerLink:
+    def peer(self, address: str, state_bytes: int = 0) -> Link[ShardPort]:
         """See `Transport.peer`."""
-        return self._direct(address, "shard")
+        return Link(self._offered(address, "shard"), _stay)
 
-    def evaluator(self, address: str, state_bytes: int) -> EvaluatorPort:
+    def evaluator(self, address: str, state_bytes: int) -> Evaluate:
         """See `Transport.evaluator`."""
-        return self._offered(address, "evaluator")
+        return self._offered(address, "evaluate")
 
     def link(self, servers: Sequence[str], parts: Sequence[Part] = ()) -> ServerLink:
         """See `Transport.link`; threads share one store, which has all of the trees."""
         (primary,) = servers
         return ThreadLink(self._offered(primary, "parameters"), self._offered(primary, "optimizer"))
-
-    def _direct(self, address: str, service: str) -> Any:
-        return _Direct(self._offered(address, service))
 
     def _offered(self, address: str, service: str) -> Any:
         services = self._roles.get(address)
@@ -80,17 +86,8 @@ class _Served:
         self._roles.pop(self.address, None)
 
 
-class _Direct:
-    """A role's object as a link to it: there is nothing between them that could be closed."""
-
-    def __init__(self, role: Any) -> None:
-        self._role = role
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._role, name)
-
-    def close(self) -> None:
-        """Do nothing: calls under way end by themselves."""
+def _stay() -> None:
+    """Close nothing: there is nothing between two threads, and calls under way end by themselves."""
 
 
 class ThreadLink:

@@ -8,9 +8,9 @@ buffers; it knows neither their content nor the rule that decides. All calls rai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -19,62 +19,32 @@ from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import (
     BufferView,
     ChiefPort,
-    CommandPort,
-    EvaluatorPort,
-    GroupPort,
-    HeadPort,
+    Evaluate,
     OptimizerPort,
     ParameterPort,
-    ReaderPort,
     ServerPort,
     ShardPort,
     SnapshotSource,
-    SupervisorPort,
 )
 
 if TYPE_CHECKING:  # both load jax, which a supervisor does without
     from hybridsync.server.partition import Part
     from hybridsync.worker.link import ServerLink
 
-
-class ChiefLink(ChiefPort, GroupPort, SupervisorPort, CommandPort, Protocol):
-    """The chief, at either end of a link."""
+P = TypeVar("P")
 
 
-class HeadLink(HeadPort, Protocol):
-    """The head of a run on several hosts, as an agent reaches it; every call on it has a deadline."""
+@dataclass(frozen=True)
+class Link(Generic[P]):
+    """The way to another role.
 
-    def close(self) -> None:
-        """End the calls under way, with RoleLost, and refuse later ones."""
-        ...
+    Attributes:
+      port: the role.
+      close: ends the calls under way, with RoleLost, and refuses later ones.
+    """
 
-
-class ReaderLink(ReaderPort, Protocol):
-    """A role that keeps a captured training state, as others read it."""
-
-    def close(self) -> None:
-        """End the read under way, with RoleLost, and refuse later ones."""
-        ...
-
-
-class HolderLink(SnapshotSource, Protocol):
-    """A role that holds the training state, as others reach it."""
-
-    def close(self) -> None:
-        """End the calls under way, with RoleLost, and refuse later ones."""
-        ...
-
-
-class ControlLink(ServerPort, HolderLink, Protocol):
-    """A parameter server, as the chief reaches it."""
-
-
-class PeerLink(ShardPort, Protocol):
-    """A server that is not the primary, as the primary reaches it."""
-
-    def close(self) -> None:
-        """End the calls under way, with RoleLost, and refuse later ones."""
-        ...
+    port: P
+    close: Callable[[], None]
 
 
 class ParameterLink(Protocol):
@@ -177,7 +147,7 @@ class Services:
       parameters: the primary, for workers. A buffer it is handed is 64-byte aligned and its own until the call returns.
       shard: another server, for the primary and for workers. A block is its own until it releases it.
       optimizer: any server, for workers with local updates. A buffer it is handed is its own from then on.
-      evaluator: a worker, which measures states for the chief.
+      evaluate: measures states for the chief, at a worker.
       contribution_bytes: size in bytes of each contribution, or part of one, that it takes; any other size is refused
         before it is received.
       narrow_bytes: smaller sizes that it takes as well, of phases with a narrow wire.
@@ -189,12 +159,12 @@ class Services:
 
     holder: SnapshotBackend
     state_bytes: int = 0
-    chief: ChiefLink | None = None
+    chief: ChiefPort | None = None
     server: ServerPort | None = None
     parameters: ParameterPort | None = None
     shard: ShardBackend | None = None
     optimizer: OptimizerPort | None = None
-    evaluator: EvaluatorPort | None = None
+    evaluate: Evaluate | None = None
     contribution_bytes: int = 0
     narrow_bytes: tuple[int, ...] = ()
     num_buffers: int = 0
@@ -243,23 +213,23 @@ class Transport(Protocol):
         """
         ...
 
-    def chief(self, address: str, deadline_secs: float) -> ChiefLink:
+    def chief(self, address: str, deadline_secs: float) -> ChiefPort:
         """Return the way to a chief, which may start later; each call gives up after `deadline_secs`."""
         ...
 
-    def holder(self, address: str, state_bytes: int = 0) -> HolderLink:
+    def holder(self, address: str, state_bytes: int = 0) -> Link[SnapshotSource]:
         """Return the way to a holder; `state_bytes` of the whole state, if it is to capture one."""
         ...
 
-    def server(self, address: str, state_bytes: int) -> ControlLink:
+    def server(self, address: str, state_bytes: int) -> Link[ServerPort]:
         """Return the chief's way to a parameter server."""
         ...
 
-    def peer(self, address: str, state_bytes: int) -> PeerLink:
+    def peer(self, address: str, state_bytes: int) -> Link[ShardPort]:
         """Return the primary's way to another server."""
         ...
 
-    def evaluator(self, address: str, state_bytes: int) -> EvaluatorPort:
+    def evaluator(self, address: str, state_bytes: int) -> Evaluate:
         """Return the chief's way to a worker that measures states."""
         ...
 

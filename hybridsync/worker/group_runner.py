@@ -11,7 +11,7 @@ import jax
 from hybridsync.collectives.backend import Communicator
 from hybridsync.core.work_deadlines import UNLIMITED
 from hybridsync.interfaces.messages import GroupReply
-from hybridsync.interfaces.ports import GroupPort
+from hybridsync.interfaces.ports import WorkPort
 from hybridsync.training.averaging import averaged, copied, part_of
 from hybridsync.training.state import TrainState
 from hybridsync.worker.context import ProgramNumerics, WorkerContext
@@ -35,7 +35,7 @@ from hybridsync.worker.requests import (
 
 
 def group_runner(
-    context: WorkerContext, groups: GroupPort, replica: Replica, communicator_of: CommunicatorOf, *, logs: bool = False
+    context: WorkerContext, groups: WorkPort, replica: Replica, communicator_of: CommunicatorOf, *, logs: bool = False
 ) -> PhaseRunner:
     """Return what runs group phases for one worker.
 
@@ -67,7 +67,7 @@ def group_runner(
 class _Calls:
     """Carries out the requests of one phase."""
 
-    def __init__(self, context: WorkerContext, groups: GroupPort, replica: Replica, runner: PhaseRunner) -> None:
+    def __init__(self, context: WorkerContext, groups: WorkPort, replica: Replica, runner: PhaseRunner) -> None:
         self._context, self._groups, self._replica, self._runner = context, groups, replica, runner
         self._watchdog = context.recorder.watchdog
         self._communicator: Communicator  # once the phase is entered

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Protocol
 
 from hybridsync.core.activity import follow
 from hybridsync.core.clock import Clock
@@ -16,21 +15,11 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import WorkPort
 from hybridsync.interfaces.reports import WAITING
 from hybridsync.protocols.modes import SyncMode
-from hybridsync.worker.lease_queue import LeaseQueue
+from hybridsync.worker.phase_runner import PhaseRunner
 from hybridsync.worker.replica import Replica
 from hybridsync.worker.self_probe import Measuring
+from hybridsync.worker.server_runner import ServerRunner
 from hybridsync.worker.stats import WorkerRecorder
-
-
-class ModeRunner(Protocol):
-    """Runs phases of one mode."""
-
-    def run(self, phase: Phase) -> None: ...
-
-    def revoke(self, phase_id: PhaseId, reason: str) -> None: ...
-
-    @property
-    def stream(self) -> LeaseQueue | None: ...
 
 
 class WorkerLoop:
@@ -49,7 +38,7 @@ class WorkerLoop:
         self,
         worker: int,
         chief: WorkPort,
-        runners: Mapping[SyncMode, ModeRunner],
+        runners: Mapping[SyncMode, PhaseRunner | ServerRunner],
         replica: Replica,
         recorder: WorkerRecorder,
         clock: Clock,

@@ -67,7 +67,7 @@ class PhaseRunner:
         self._context, self._replica = context, replica
         self._communicator_of, self._begin = communicator_of, begin
         self.stream: LeaseQueue | None = None
-        self._revocation: Revocation[Communicator] = Revocation()
+        self._revocation = Revocation()
 
     def run(self, phase: Phase) -> None:
         """Take part in `phase` until its work is done.

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import threading
-from typing import Generic, Protocol, TypeVar
 
+from hybridsync.collectives.backend import Communicator
 from hybridsync.core.errors import PhaseRevoked
 from hybridsync.core.plan import NO_PHASE, PhaseId
 
 
-class Breakable(Protocol):
-    """Lets members of a phase wait for each other, and be broken off."""
-
-    def break_off(self, reason: str) -> None:
-        """Make everybody who waits in it raise PhaseRevoked."""
-        ...
-
-
-B = TypeVar("B", bound=Breakable)
-
-
-class Revocation(Generic[B]):
+class Revocation:
     """Revokes the phases of one worker, one after another; its methods are called from two threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._phase_id = NO_PHASE
-        self._waits_in: B | None = None
+        self._waits_in: Communicator | None = None
         self._reason = ""
 
     def begin(self, phase_id: PhaseId) -> None:
@@ -43,7 +32,7 @@ class Revocation(Generic[B]):
         if waits_in is not None:
             waits_in.break_off(reason)
 
-    def attach(self, waits_in: B) -> B:
+    def attach(self, waits_in: Communicator) -> Communicator:
         """Make `waits_in` what a revocation breaks off, and return it.
 
         Raises:

@@ -79,7 +79,7 @@ def test_a_role_is_reached_by_those_connected_before_and_by_others(
         before.register(hello(0, schema="same"))
         after, holder = ChiefClient(serving.address, WAIT_SECS, KEYS), transport(KEYS).holder(serving.address, 64)
         after.register(hello(0, schema="same"))
-        holder.read(4, into)
+        holder.port.read(4, into)
         assert np.array_equal(into, state)
         after.close()
         holder.close()

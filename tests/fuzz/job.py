@@ -238,7 +238,7 @@ class Job:
         self.store._condition = self.store._entrance._condition = self.store._turn._condition = condition
         num_bytes, opt = programs.contribution_layout.nbytes, part.opt_state.layout
         endpoint = Endpoint(self.primary, programs.contribution_layout)
-        evaluator = StateEvaluator(Evaluator(programs.task), programs.state_layout, reader_at)
+        evaluate = StateEvaluator(Evaluator(programs.task), programs.state_layout, reader_at).evaluate
         self.roles: dict[str, list[Servicer]] = {
             "chief": [ChiefServicer(self.chief.service), SnapshotServicer(committed)],
             "primary": [
@@ -253,7 +253,7 @@ class Job:
                 OptimizerServicer(OptimizerEndpoint(self.store, opt), opt.nbytes),
                 SnapshotServicer(self.store),
             ],
-            "worker": [SnapshotServicer(self.replica), BulkLinkServicer(place), EvaluatorServicer(evaluator)],
+            "worker": [SnapshotServicer(self.replica), BulkLinkServicer(place), EvaluatorServicer(evaluate)],
             "head": [HeadServicer(self.head)],
         }
         self.handlers: dict[tuple[str, str], Any] = {

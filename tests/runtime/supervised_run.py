@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hybridsync import __version__
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
@@ -129,7 +129,7 @@ def fail(event: RoleEvent) -> None:
 
 def main() -> int:
     workdir, actions, options = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
-    link = Link(options.pop("deaf_calls", 0), options.pop("deaf_to_preempt", False))
+    link: Any = Link(options.pop("deaf_calls", 0), options.pop("deaf_to_preempt", False))
     if options.pop("warnings_ignored", False):
         for number in WARNINGS:
             signal.signal(number, signal.SIG_IGN)

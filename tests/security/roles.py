@@ -54,14 +54,14 @@ def served(role: Role, credentials: Credentials | None, address: str = "127.0.0.
         parameters=port,
         shard=port,
         optimizer=port,
-        evaluator=port,
+        evaluate=port.evaluate,
         contribution_bytes=NUM_BYTES,
         opt_state_bytes=NUM_BYTES,
         num_buffers=4,
     )
     transport = GrpcTransport(changes.pop("keys", None) or Keyring(changes.pop("token", TOKEN), credentials))
-    serving = transport.serve(
-        services, address, calls=16, beside=[BulkLinkServicer(port.open), HeadServicer(port)], **changes
+    serving = transport.serve_with(
+        [BulkLinkServicer(port.open), HeadServicer(port)], services, address, calls=16, **changes
     )
     try:
         yield serving.address

@@ -13,7 +13,7 @@ from tensorboardX.proto.plugin_hparams_pb2 import (
 
 from hybridsync.config import EmulationConfig, OptimizerConfig, RunConfig
 from hybridsync.telemetry.metrics import Metrics
-from hybridsync.telemetry.tensorboard import NullBoard, TensorBoard, hyperparameters, open_board
+from hybridsync.telemetry.tensorboard import Board, TensorBoard, hyperparameters, open_board
 from tests.telemetry.clocks import ManualClock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,7 +166,7 @@ def test_no_record_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_does_nothing_takes_the_same_calls() -> None:
-    board = NullBoard()
+    board = Board()
     board.metrics(METRICS)
     board.started(0, {"plan": "asp"})
     board.evaluated(1, {})
@@ -218,11 +218,11 @@ def test_a_pytorch_that_does_not_load_is_not_imported_and_can_be_imported_later(
 )
 def test_a_writer_whose_import_raises_is_told_in_one_line_and_ends_nothing(tmp_path: Path, raises: str) -> None:
     done = opened_beside(tmp_path, tensorboardX=f"raise {raises}", torch="")
-    assert (done.returncode, done.stdout) == (0, "NullBoard False\n")
+    assert (done.returncode, done.stdout) == (0, "Board False\n")
     (line,) = done.stderr.splitlines()
     assert "no tensorboard is written, tensorboardX cannot be imported: " in line
 
 
 def test_a_writer_that_is_not_installed_is_no_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    assert isinstance(open_board(tmp_path, ManualClock().wall), NullBoard) and not caplog.records
+    assert type(open_board(tmp_path, ManualClock().wall)) is Board and not caplog.records

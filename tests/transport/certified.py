@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
-from hybridsync.interfaces.ports import EvaluatorPort
+from hybridsync.interfaces.ports import ChiefPort, Evaluate, ServerPort, ShardPort, SnapshotSource
 from hybridsync.security.certificates import Authority
 from hybridsync.security.identity import CHIEF, SERVER, WORKER
 from hybridsync.security.keyring import Keyring
 from hybridsync.server.partition import Part
-from hybridsync.transport.link import ChiefLink, ControlLink, HolderLink, PeerLink, Services, Serving, Transport
+from hybridsync.transport.link import Link, Services, Serving, Transport
 from hybridsync.worker.link import ServerLink
 
 TOKEN = "the run's token"
@@ -47,19 +47,19 @@ class CertifiedTransport:
         name = (CHIEF, 0) if services.chief else (SERVER, 0 if services.parameters else 1)
         return self._of[name].serve(services, address, calls, watchdog)
 
-    def chief(self, address: str, deadline_secs: float) -> ChiefLink:
+    def chief(self, address: str, deadline_secs: float) -> ChiefPort:
         return self._of[WORKER, 1].chief(address, deadline_secs)
 
-    def holder(self, address: str, state_bytes: int = 0) -> HolderLink:
+    def holder(self, address: str, state_bytes: int = 0) -> Link[SnapshotSource]:
         return self._of[CHIEF, 0].holder(address, state_bytes)
 
-    def server(self, address: str, state_bytes: int) -> ControlLink:
+    def server(self, address: str, state_bytes: int) -> Link[ServerPort]:
         return self._of[CHIEF, 0].server(address, state_bytes)
 
-    def peer(self, address: str, state_bytes: int) -> PeerLink:
+    def peer(self, address: str, state_bytes: int) -> Link[ShardPort]:
         return self._of[SERVER, 0].peer(address, state_bytes)
 
-    def evaluator(self, address: str, state_bytes: int) -> EvaluatorPort:
+    def evaluator(self, address: str, state_bytes: int) -> Evaluate:
         return self._of[CHIEF, 0].evaluator(address, state_bytes)
 
     def link(self, servers: Sequence[str], parts: Sequence[Part]) -> ServerLink:

@@ -46,7 +46,8 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import Answer, ParameterPort, ServerPort
 from hybridsync.interfaces.reports import Report, ReportReply
 from hybridsync.transport.grpc.channels import make_server
-from hybridsync.transport.link import ChiefLink, SnapshotBackend
+from hybridsync.transport.grpc.snapshot_source import SnapshotClient
+from hybridsync.transport.link import ChiefPort, Link, SnapshotBackend
 from tests.transport.slab_primary import SlabPrimary
 
 PHASE_ID = PhaseId(3, 2**64 - 1)
@@ -95,8 +96,14 @@ STATUS = StatusReply(
 UPDATE = GroupUpdate(7, (3, 5), (0, 2), (6, 6), (0, 2), True)
 
 
+def holder_at(address: str) -> Link[SnapshotClient]:
+    """Return the way to a holder."""
+    client = SnapshotClient(address)
+    return Link(client, client.close)
+
+
 @dataclass
-class FakeChief(ChiefLink):
+class FakeChief(ChiefPort):
     """Answers with fixed values and records what arrived."""
 
     seen: list[Any] = field(default_factory=list)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +12,9 @@ from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import Answer, OptimizerPort, ParameterPort
 from hybridsync.server.partition import Part
 from hybridsync.transport.buffers import aligned
+from hybridsync.transport.grpc.own_buffers import OwnBlocks, OwnParameters
 from hybridsync.transport.inprocess import InProcessTransport
 from hybridsync.transport.link import ShardBackend
-from hybridsync.transport.own_buffers import BlockCalls, OwnBlocks, OwnParameters, ParameterCalls
 from hybridsync.transport.packed_link import PackedLink
 
 
@@ -31,7 +32,7 @@ class Block:
 
 @dataclass
 class CopyingBlocks:
-    """`BlockCalls` on a server of this process."""
+    """The calls of a `ShardClient` on a server of this process."""
 
     server: ShardBackend
     blocks: list[Block] = field(default_factory=list)
@@ -51,7 +52,7 @@ class CopyingBlocks:
 
 @dataclass
 class CopyingParameters:
-    """`ParameterCalls` on a primary of this process."""
+    """The calls of a `ParameterClient` on a primary of this process."""
 
     primary: ParameterPort
 
@@ -86,8 +87,8 @@ class CopyingTransport(InProcessTransport):
 
 def packed_link(
     parts: Sequence[Part],
-    primary: ParameterCalls,
-    others: Sequence[BlockCalls] = (),
+    primary: Any,
+    others: Sequence[Any] = (),
     optimizers: Sequence[OptimizerPort] = (),
 ) -> PackedLink:
     """Return a worker's link over calls that bring its own buffers along."""

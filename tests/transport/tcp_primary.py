@@ -51,7 +51,7 @@ class Served:
 
     def serve_control(self) -> Serving:
         transport = GrpcTransport(Keyring(TOKEN))
-        return transport.serve(self.services, self.address, calls=8, beside=[BulkLinkServicer(self.service.open)])
+        return transport.serve_with([BulkLinkServicer(self.service.open)], self.services, self.address, calls=8)
 
     def connection(self, deadline_secs: float | None = None, token: str = TOKEN, num_sockets: int = 2) -> TcpConnection:
         size = self.services.contribution_bytes

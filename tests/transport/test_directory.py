@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from hybridsync.transport.directory import Directory
+from hybridsync.transport.link import Link
 
 
 class Client:
@@ -27,9 +28,10 @@ class Roles:
         self.made: list[Client] = []
         self.directory = Directory(self.make, self.live.__contains__)
 
-    def make(self, address: str) -> Client:
-        self.made.append(Client(address))
-        return self.made[-1]
+    def make(self, address: str) -> Link[Client]:
+        client = Client(address)
+        self.made.append(client)
+        return Link(client, client.close)
 
 
 def test_a_role_is_reached_by_one_client_however_often_it_is_called():
@@ -68,7 +70,7 @@ def test_a_role_that_comes_back_at_the_same_address_gets_a_new_client():
 def test_an_error_of_making_a_client_leaves_none_behind():
     roles = Roles("a")
 
-    def refuse(address: str) -> Client:
+    def refuse(address: str) -> Link[Client]:
         raise ValueError(address)
 
     directory = Directory(refuse, roles.live.__contains__)

@@ -28,11 +28,12 @@ from hybridsync.training.snapshot import LentView, SnapshotBuffer
 from hybridsync.training.state import initial_state
 from hybridsync.transport.directory import Readers
 from hybridsync.transport.grpc.parameter_server import ParameterClient, PhaseServicer
-from hybridsync.transport.grpc.snapshot_source import SnapshotClient, SnapshotServicer
+from hybridsync.transport.grpc.snapshot_source import SnapshotServicer
 from tests.chief.chiefs import Chief
 from tests.roles import phase_of
 from tests.tasks import plain_sgd, programs_of, tally_task
 from tests.telemetry.clocks import ManualClock
+from tests.transport.conftest import holder_at
 from tests.transport.relay import Relay
 
 UNITS = 250_000
@@ -59,7 +60,7 @@ class ServedPrimary:
         self.go_on = threading.Event()
         holder = serve(SnapshotServicer(_Holder(snapshot_buffer, self.go_on)))
         self.relay = closing(Relay(holder, layout.nbytes / hand_over_secs))
-        self.readers = closing(Readers(SnapshotClient))
+        self.readers = closing(Readers(holder_at))
         pool = ParameterPool(programs().parameters_layout)
         log, completed = NullApplyLog(), threading.Event()
         self.primary = Primary(programs(), pool, self.readers, SYSTEM_CLOCK, log, completed)

@@ -22,12 +22,13 @@ from hybridsync.interfaces.agents import (
     AgentReport,
     AgentWelcome,
 )
+from hybridsync.interfaces.ports import HeadPort
 from hybridsync.security.keyring import Keyring
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.codec import decode, encode
 from hybridsync.transport.grpc.dialling import MESSAGE_BYTES
 from hybridsync.transport.grpc.transport import GrpcTransport
-from hybridsync.transport.link import HeadLink, Serving
+from hybridsync.transport.link import Link, Serving
 from tests.transport.relay import Relay
 
 TOKEN, SECS = "a token", 10.0
@@ -85,22 +86,22 @@ def head(served: tuple[FakeHead, Serving]) -> FakeHead:
 
 
 @pytest.fixture
-def link(served: tuple[FakeHead, Serving]) -> Iterator[HeadLink]:
+def link(served: tuple[FakeHead, Serving]) -> Iterator[Link[HeadPort]]:
     link = GrpcTransport(Keyring(TOKEN)).head(served[1].address)
     yield link
     link.close()
 
 
-def test_both_calls_reach_the_head_and_bring_its_answers(head: FakeHead, link: HeadLink) -> None:
-    assert link.attach(HELLO) == AgentWelcome(10.0)
-    assert link.exchange(REPORT) == REPLY
+def test_both_calls_reach_the_head_and_bring_its_answers(head: FakeHead, link: Link[HeadPort]) -> None:
+    assert link.port.attach(HELLO) == AgentWelcome(10.0)
+    assert link.port.exchange(REPORT) == REPLY
     assert head.seen == [HELLO, REPORT]
 
 
 @pytest.mark.parametrize("kind", [StaleAgent, AgentReplaced, ConfigError])
-def test_a_refusal_arrives_by_name_at_once(head: FakeHead, link: HeadLink, kind: type[Exception]) -> None:
+def test_a_refusal_arrives_by_name_at_once(head: FakeHead, link: Link[HeadPort], kind: type[Exception]) -> None:
     head.error = kind("host 1 was silent")
-    for call in (lambda: link.attach(HELLO), lambda: link.exchange(REPORT)):
+    for call in (lambda: link.port.attach(HELLO), lambda: link.port.exchange(REPORT)):
         with pytest.raises(kind, match=r"^host 1 was silent$") as refused:
             call()
         assert type(refused.value) is kind
@@ -109,20 +110,20 @@ def test_a_refusal_arrives_by_name_at_once(head: FakeHead, link: HeadLink, kind:
 
 def test_an_agent_without_the_token_is_not_heard(head: FakeHead, served: tuple[FakeHead, Serving]) -> None:
     link = GrpcTransport(Keyring("another")).head(served[1].address)
-    for call in (lambda: link.attach(HELLO), lambda: link.exchange(REPORT)):
+    for call in (lambda: link.port.attach(HELLO), lambda: link.port.exchange(REPORT)):
         with pytest.raises(Unauthenticated, match=r"does not show the token"):
             call()
     link.close()
     assert head.seen == []
 
 
-def test_a_poll_that_is_held_ends_when_its_link_is_closed(head: FakeHead, link: HeadLink) -> None:
+def test_a_poll_that_is_held_ends_when_its_link_is_closed(head: FakeHead, link: Link[HeadPort]) -> None:
     head.held.clear()
     failures: list[Exception] = []
 
     def poll() -> None:
         try:
-            link.exchange(REPORT)
+            link.port.exchange(REPORT)
         except RoleLost as error:
             failures.append(error)
 
@@ -133,13 +134,13 @@ def test_a_poll_that_is_held_ends_when_its_link_is_closed(head: FakeHead, link: 
     thread.join(SECS)
     assert len(failures) == 1
     with pytest.raises(RoleLost, match=r"its channel is closed here"):
-        link.attach(HELLO)
+        link.port.attach(HELLO)
 
 
 def test_a_head_that_is_not_there_is_missed_within_seconds() -> None:
     link, began = GrpcTransport(Keyring(TOKEN)).head("127.0.0.1:9"), SYSTEM_CLOCK.monotonic()
     with pytest.raises(RoleLost, match=r"the head at 127.0.0.1:9 could not be reached for Attach"):
-        link.attach(HELLO)
+        link.port.attach(HELLO)
     assert SYSTEM_CLOCK.monotonic() - began < 10.0, "it was looked for until the deadline of a call"
     link.close()
 
@@ -150,9 +151,9 @@ def test_a_poll_whose_connection_breaks_is_asked_again_with_the_same_request() -
     relay = Relay(serving.address)
     link = GrpcTransport(Keyring(TOKEN)).head(relay.address)
     try:
-        link.attach(HELLO)
+        link.port.attach(HELLO)
         head.held.clear()
-        thread = threading.Thread(target=lambda: replies.append(link.exchange(REPORT)))
+        thread = threading.Thread(target=lambda: replies.append(link.port.exchange(REPORT)))
         thread.start()
         until_seen(head, 2)
         relay.cut()
@@ -170,16 +171,18 @@ def test_a_poll_whose_connection_breaks_is_asked_again_with_the_same_request() -
 
 
 @pytest.mark.parametrize("events", [("x" * (MOST_LINE_CHARS + 1),), ("\x1b[2J",), ("x",) * (MOST_LINES + 1)])
-def test_lines_above_the_limits_never_reach_the_head(head: FakeHead, link: HeadLink, events: tuple[str, ...]) -> None:
+def test_lines_above_the_limits_never_reach_the_head(
+    head: FakeHead, link: Link[HeadPort], events: tuple[str, ...]
+) -> None:
     with pytest.raises(InvalidMessage):
-        link.exchange(dataclasses.replace(REPORT, events=events))
+        link.port.exchange(dataclasses.replace(REPORT, events=events))
     assert head.seen == []
 
 
-def test_the_largest_message_fits_through_grpc(head: FakeHead, link: HeadLink) -> None:
+def test_the_largest_message_fits_through_grpc(head: FakeHead, link: Link[HeadPort]) -> None:
     report = dataclasses.replace(REPORT, events=("x" * MOST_LINE_CHARS,) * 16)
     assert len(encode(report).SerializeToString()) < MESSAGE_BYTES
-    assert link.exchange(report) == REPLY and head.seen == [report]
+    assert link.port.exchange(report) == REPLY and head.seen == [report]
 
 
 def test_the_wire_keeps_names_short_and_lines_long() -> None:

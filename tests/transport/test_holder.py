@@ -12,7 +12,7 @@ from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Snapshot
 from hybridsync.transport.directory import Readers
 from hybridsync.transport.grpc.snapshot_source import STATE_BYTES, SnapshotClient, SnapshotServicer
-from tests.transport.conftest import HELD, PHASE_ID, FakeServer, LentView, pattern
+from tests.transport.conftest import HELD, PHASE_ID, FakeServer, LentView, holder_at, pattern
 
 NUM_BYTES = 3 * (1 << 20) + 5
 
@@ -79,7 +79,7 @@ def stuck() -> Iterator[Stuck]:
 
 @pytest.fixture
 def readers(closing) -> Readers:
-    return closing(Readers(SnapshotClient))
+    return closing(Readers(holder_at))
 
 
 def test_readers_reach_one_holder_after_the_other(readers: Readers, serve) -> None:

@@ -31,6 +31,7 @@ from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.snapshot import CommittedState, SnapshotBuffer
 from hybridsync.training.state import TrainState
+from hybridsync.transport.directory import Readers
 from hybridsync.transport.grpc.transport import GrpcTransport
 from hybridsync.transport.inprocess import InProcessTransport
 from hybridsync.transport.link import Services, Serving, Transport
@@ -107,9 +108,11 @@ class Job:
     def _serve_primary(self, packed: bool) -> str:
         part, programs = self.parts[0], tally_programs()
         pool = ParameterPool(part.programs.parameters_layout, self.transport.allocate) if packed else DevicePublisher()
-        peers = Peers(self.parts, lambda address: self.transport.peer(address, self.num_bytes), self.failures.append)
+        peers = Peers(
+            self.parts, lambda address: self.transport.peer(address, self.num_bytes).port, self.failures.append
+        )
         log, completed = NullApplyLog(), threading.Event()
-        holder, allocate = self.transport.holder, self.transport.allocate
+        holder, allocate = Readers(self.transport.holder), self.transport.allocate
         primary = Primary(programs, pool, holder, SYSTEM_CLOCK, log, completed, peers=peers, allocate=allocate)
         layout = part.programs.contribution_layout
         return self._serve(
@@ -127,7 +130,7 @@ class Job:
         )
 
     def _serve_other(self, part: Any) -> str:
-        store = Secondary(part, self.transport.holder, SYSTEM_CLOCK, allocate=self.transport.allocate)
+        store = Secondary(part, Readers(self.transport.holder), SYSTEM_CLOCK, allocate=self.transport.allocate)
         return self._serve(
             f"server {part.server}",
             Services(
@@ -145,14 +148,14 @@ class Job:
     def enter(self, phase: Phase) -> None:
         for address in self.servers:
             server = self.transport.server(address, self.num_bytes)
-            assert server.enter(phase).phase_id == phase.id
+            assert server.port.enter(phase).phase_id == phase.id
             server.close()
 
     def captured(self, phase: Phase) -> tuple[Snapshot, TrainState]:
         """Return the state that ends a phase, as the chief gets it."""
         holder = self.transport.holder(self.servers[0], self.num_bytes)
-        snapshot, buffer = holder.take_snapshot(phase.id, final=True), self.layout.empty()
-        holder.read(snapshot.snapshot_id, buffer)
+        snapshot, buffer = holder.port.take_snapshot(phase.id, final=True), self.layout.empty()
+        holder.port.read(snapshot.snapshot_id, buffer)
         holder.close()
         return snapshot, self.layout.unpack(buffer)
 

@@ -191,7 +191,7 @@ class SharedCluster(Cluster):
         self._links: list[ServerLink] = []
         self.folder, allocate, state_bytes = folder, self.transport.allocate, made.state_layout.nbytes
         pool = ParameterPool(self.parts[0].programs.parameters_layout, allocate)
-        peers = Peers(self.parts, lambda address: self.transport.peer(address, state_bytes), self.failures.append)
+        peers = Peers(self.parts, lambda address: self.transport.peer(address, state_bytes).port, self.failures.append)
         self.primary = Primary(
             *(made, pool, self.reader_at, SYSTEM_CLOCK, self.log, threading.Event()), peers=peers, allocate=allocate
         )
@@ -227,9 +227,9 @@ def test_workers_train_on_several_servers_and_the_primary_serves_the_whole_state
     phase = cluster.enter()
     trained_by_threads(cluster, phase)
     holder = cluster.transport.holder(cluster.addresses[0], cluster.programs.state_layout.nbytes)
-    snapshot = holder.take_snapshot(phase.id, final=True)
+    snapshot = holder.port.take_snapshot(phase.id, final=True)
     buffer = cluster.programs.state_layout.empty()
-    holder.read(snapshot.snapshot_id, buffer)
+    holder.port.read(snapshot.snapshot_id, buffer)
     state = cluster.programs.state_layout.unpack(buffer)
     assert snapshot.applied == ((0, 60),)
     assert snapshot.held.fingerprint == fingerprint(state) == fingerprint(replayed(cluster))

@@ -16,7 +16,7 @@ from hybridsync.config import EmulationConfig
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.step_assignment import StepAssignment, contribution_of
 from hybridsync.emulation.device import Emulation
-from hybridsync.interfaces.messages import LeaseReply, LeaseRequest, PhaseReply, PhaseRequest
+from hybridsync.interfaces.messages import GroupReply, GroupRequest, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import WorkPort
 from hybridsync.protocols.bsp import Bsp
@@ -41,6 +41,9 @@ class Chief(WorkPort):
 
     def lease(self, request: LeaseRequest) -> LeaseReply:
         return LeaseReply(((0, 8),)[request.known :], final=True)
+
+    def join_group(self, request: GroupRequest) -> GroupReply:
+        raise AssertionError("a lock-step phase has no groups")
 
 
 class Spoiling:

@@ -101,10 +101,11 @@ class Worker:
         self.recorder = WorkerRecorder(2, self.clock, keep_spans=False)
         self.recorder.incarnation = 5
         replica: Any = self.replica
-        runners = {LOCKSTEP: self.sync, SERVER: self.server}
+        runners: dict[Any, Any] = {LOCKSTEP: self.sync, SERVER: self.server}
         self.measuring = Measuring(self.clock)
         measuring: Any = self.measuring
-        self.loop = WorkerLoop(2, self.chief, runners, replica, self.recorder, self.clock, measuring)
+        chief: Any = self.chief
+        self.loop = WorkerLoop(2, chief, runners, replica, self.recorder, self.clock, measuring)
 
 
 def raising(error: Exception) -> Callable[[Phase], None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hybridsync.core.errors import PhaseRevoked
@@ -19,15 +21,16 @@ class Wait:
         self.reasons.append(reason)
 
 
-def begun(phase_id: PhaseId = FIRST) -> Revocation[Wait]:
-    revocation: Revocation[Wait] = Revocation()
+def begun(phase_id: PhaseId = FIRST) -> Revocation:
+    revocation = Revocation()
     revocation.begin(phase_id)
     return revocation
 
 
 def test_what_is_waited_in_is_broken_off():
     revocation = begun()
-    wait = revocation.attach(Wait())
+    wait: Any = Wait()
+    revocation.attach(wait)
     revocation.check()
     revocation.revoke(FIRST, "worker 2 was lost")
     assert wait.reasons == ["worker 2 was lost"]
@@ -38,7 +41,7 @@ def test_what_is_waited_in_is_broken_off():
 def test_whoever_comes_to_wait_after_the_revocation_does_not():
     revocation = begun()
     revocation.revoke(FIRST, "worker 2 was lost")
-    wait = Wait()
+    wait: Any = Wait()
     with pytest.raises(PhaseRevoked, match="worker 2 was lost"):
         revocation.attach(wait)
     assert wait.reasons == []
@@ -46,7 +49,8 @@ def test_whoever_comes_to_wait_after_the_revocation_does_not():
 
 def test_another_phase_is_none_of_its_business():
     revocation = begun(SECOND)
-    wait = revocation.attach(Wait())
+    wait: Any = Wait()
+    revocation.attach(wait)
     revocation.revoke(FIRST, "worker 2 was lost")
     revocation.check()
     assert wait.reasons == []
@@ -54,7 +58,8 @@ def test_another_phase_is_none_of_its_business():
 
 def test_the_next_phase_begins_unbroken_and_without_what_the_last_one_waited_in():
     revocation = begun()
-    old = revocation.attach(Wait())
+    old: Any = Wait()
+    revocation.attach(old)
     revocation.revoke(FIRST, "worker 2 was lost")
     revocation.begin(SECOND)
     revocation.check()

@@ -10,8 +10,8 @@ nothing was computed on. Units whose push came to nothing left no trace, because
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from hybridsync.interfaces.messages import PushReply
 from hybridsync.protocols import base
@@ -32,12 +32,6 @@ from hybridsync.worker.member import run_program
 from hybridsync.worker.requests import IO
 
 APPLIED = PushReply(0)
-
-
-class Retracing(Stepping, Protocol):
-    """Computes gradients and steps for a replayed worker."""
-
-    def gradient(self, parameters: Any, unit: int) -> Any: ...
 
 
 class Progress:
@@ -88,11 +82,11 @@ class _ProgramRun:
         self,
         program: base.Program,
         stepper: Stepper,
-        computing: Retracing,
+        gradient: Callable[[Any, int], Any],
         pushes: Sequence[_Logged],
         progress: Progress,
     ) -> None:
-        self._stepper, self._computing, self._pushes, self._progress = stepper, computing, pushes, progress
+        self._stepper, self._gradient, self._pushes, self._progress = stepper, gradient, pushes, progress
         self._num_leases = self._num_versions = self._num_pushes = 0
         self._versions: Mapping[int, Any] = {}
         self._contributions = run_program(
@@ -120,7 +114,7 @@ class _ProgramRun:
 
     def _compute(self, effect: Compute) -> Gradient:
         (unit,), parameters = effect.units, effect.parameters
-        return Gradient(effect.units, parameters.sequence, self._computing.gradient(parameters.parameters, unit))
+        return Gradient(effect.units, parameters.sequence, self._gradient(parameters.parameters, unit))
 
     def _push_pull(self, effect: PushPull) -> IO:
         yield self._pushed(effect.gradient)
@@ -160,7 +154,8 @@ class Retracer:
 
     Args:
       protocol: protocol of the phase.
-      computing: computes gradients and steps as the workers do.
+      stepping: computes steps as the workers do.
+      gradient: parameters, unit -> the contribution that a worker computes.
       opt_state: optimizer state that the phase began with.
       num_workers: members of the phase.
       start: units applied before the phase.
@@ -171,14 +166,16 @@ class Retracer:
     def __init__(
         self,
         protocol: base.Protocol,
-        computing: Retracing,
+        stepping: Stepping,
+        gradient: Callable[[Any, int], Any],
         opt_state: Any,
         num_workers: int,
         start: int,
         first: int,
         entries: Sequence[Entry],
     ) -> None:
-        self._protocol, self._computing, self._num_workers = protocol, computing, num_workers
+        self._protocol, self._stepping, self._num_workers = protocol, stepping, num_workers
+        self._gradient = gradient
         self._opt_state = opt_state
         self._progress = Progress(start, first, entries)
         self._steppers: dict[tuple[int, int], Stepper] = {}
@@ -206,9 +203,9 @@ class Retracer:
         if key not in self._runs:
             whose = push[:2]
             if whose not in self._steppers:
-                self._steppers[whose] = Stepper(self._computing, self._protocol, self._num_workers, self._opt_state)
+                self._steppers[whose] = Stepper(self._stepping, self._protocol, self._num_workers, self._opt_state)
             stepper = self._steppers[whose]
             stepper.rewind()
             program = self._protocol.worker_program(self._num_workers)
-            self._runs[key] = _ProgramRun(program, stepper, self._computing, self._pushes[key], self._progress)
+            self._runs[key] = _ProgramRun(program, stepper, self._gradient, self._pushes[key], self._progress)
         return self._runs[key]

@@ -72,6 +72,7 @@ def _stepped(programs: Programs, state: TrainState, phase: LoggedPhase, note: No
     retracer = Retracer(
         protocol,
         programs,
+        programs.gradient,
         state.opt_state,
         num_workers=num_workers,
         start=start,

@@ -14,7 +14,6 @@ from hybridsync.chief.user_commands import OrdersInMemory, OrderStore
 from hybridsync.core.errors import CheckpointError, HybridSyncError, StalePhase
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import RoleEvent, Snapshot, StateVersion
-from hybridsync.interfaces.ports import PhaseIds
 from hybridsync.lab.simulator.simulated_process import Process
 from hybridsync.lab.simulator.simulated_server import Server
 from hybridsync.lab.simulator.simulated_worker import Worker
@@ -62,7 +61,7 @@ class Workdir:
       orders: orders of the run's user.
     """
 
-    phase_ids: PhaseIds = field(default_factory=PhaseIdsInMemory)
+    phase_ids: PhaseIdsInMemory = field(default_factory=PhaseIdsInMemory)
     commits: list[Saved] = field(default_factory=list)
     log: list[Entry] = field(default_factory=list)
     ends: dict[int, Left] = field(default_factory=dict)

@@ -26,7 +26,6 @@ from hybridsync.interfaces.messages import (
     Snapshot,
 )
 from hybridsync.interfaces.phase import Phase
-from hybridsync.interfaces.ports import PhaseIds
 from hybridsync.lab.simulator.arithmetic import Arithmetic
 from hybridsync.lab.simulator.cluster import Device, Scenario, Slow, normals
 from hybridsync.lab.simulator.event_loop import Loop, VirtualClock
@@ -55,7 +54,7 @@ from hybridsync.storage.apply_log_entries import Entry
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
 from hybridsync.training.run import Run
-from hybridsync.workdir.opening import orders_of
+from hybridsync.workdir.opening import PhaseIdsInMemory, orders_of
 
 Part = Literal["contribution", "parameters", "state"]
 RETRY_SECS = 1.0
@@ -96,7 +95,7 @@ class SimulatedCluster:
         logs_updates: bool = False,
         told: Callable[[ApplyLog], ApplyLog] | None = None,
         watch: Watch | None = None,
-        phase_ids: PhaseIds | None = None,
+        phase_ids: PhaseIdsInMemory | None = None,
         tick_secs: float = 0.05,
         evaluator: Any = None,
         workdir: Workdir | None = None,
@@ -194,7 +193,7 @@ class SimulatedCluster:
             ControllerSpec(
                 servers=self._servers,
                 holder_at=self.holder,
-                phase_ids=workdir.phase_ids,
+                reserve_phase=workdir.phase_ids.reserve,
                 committer=self.disk,
                 reporter=self.reporter,
                 committed_source=self.committed_source,

@@ -35,8 +35,8 @@ from hybridsync.telemetry.progress import NullProgress, ProgressSink
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.run_figures import FollowedEvents, FollowedMetrics, RunFigures
 from hybridsync.telemetry.summary import Summary, write_config
-from hybridsync.telemetry.tensorboard import NullBoard
-from hybridsync.telemetry.timeline import NullTimeline, Timeline
+from hybridsync.telemetry.tensorboard import Board
+from hybridsync.telemetry.timeline import Timeline, TimelineSink
 from hybridsync.training.run import Run
 from hybridsync.workdir.opening import PhaseIdsInMemory
 
@@ -218,12 +218,10 @@ def _record(run: Run, clock: VirtualClock, progress: ProgressSink) -> Recorder:
     if run.workdir is None:
         return Recorder.null(clock, progress)
     events = EventLog(run.workdir, clock)
-    spans = Timeline(run.workdir, events.elapsed) if run.config.telemetry.timeline else NullTimeline()
+    spans = Timeline(run.workdir, events.elapsed) if run.config.telemetry.timeline else TimelineSink()
     figures = RunFigures(events.elapsed)
     metrics = FollowedMetrics(MetricsLog(run.workdir, events.elapsed), figures)
-    return Recorder(
-        FollowedEvents(events, figures), metrics, spans, progress=progress, board=NullBoard(), figures=figures
-    )
+    return Recorder(FollowedEvents(events, figures), metrics, spans, progress=progress, board=Board(), figures=figures)
 
 
 def _make_fresh(workdir: Path) -> None:

@@ -342,7 +342,14 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
             members = len(phase.members)
             opt_state = arithmetic.opt_state(state)
             retracer = Retracer(
-                protocol, arithmetic, opt_state, num_workers=members, start=start, first=first, entries=updates
+                protocol,
+                arithmetic,
+                arithmetic.gradient,
+                opt_state,
+                num_workers=members,
+                start=start,
+                first=first,
+                entries=updates,
             )
         for entry in updates:
             if not entry.versions <= versions.keys() or entry.sequence != len(versions):

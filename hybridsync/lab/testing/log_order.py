@@ -134,7 +134,14 @@ def _retrace(server: Server, phase: Phase, logged: LoggedPhase) -> None:
     start, members = sum(stop - first for first, stop in phase.applied), phase.members
     opt_state = arithmetic.opt_state(server.state)
     retracer = Retracer(
-        spec, arithmetic, opt_state, num_workers=len(members), start=start, first=phase.sequence, entries=logged.entries
+        spec,
+        arithmetic,
+        arithmetic.gradient,
+        opt_state,
+        num_workers=len(members),
+        start=start,
+        first=phase.sequence,
+        entries=logged.entries,
     )
     versions = {phase.sequence: arithmetic.parameters(server.state)}
     last_use = {base: entry.sequence for entry in logged.entries for base in entry.versions}

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock
 from hybridsync.core.errors import HybridSyncError, RoleLost, described
 from hybridsync.interfaces.agents import AgentHello, AgentReport
+from hybridsync.interfaces.ports import HeadPort
 from hybridsync.runtime.agent.agent_exchange import AgentExchange, HeadNews, Stage
-from hybridsync.transport.link import HeadLink
+from hybridsync.transport.link import Link
 
 FIRST_PAUSE_SECS, LAST_PAUSE_SECS = 0.05, 1.0
 """The pause between two tries at a head doubles from the first to the last."""
@@ -37,7 +38,7 @@ class AgentConnection:
 
     def __init__(
         self,
-        connect: Callable[[], HeadLink],
+        connect: Callable[[], Link[HeadPort]],
         hello_of: Callable[[str], AgentHello],
         wake: Callable[[], None],
         give_up_secs: float,
@@ -46,7 +47,7 @@ class AgentConnection:
         self._connect, self._wake, self._clock = connect, wake, clock
         self._exchange = AgentExchange(hello_of, secrets.token_hex(16), clock.monotonic(), give_up_secs)
         self._condition = threading.Condition()
-        self._link: HeadLink | None = None  # of the session
+        self._link: Link[HeadPort] | None = None  # of the session
         self._closing = self._closed = False
         self._threads = [
             threading.Thread(target=self._run, args=(body,), name=name, daemon=True)
@@ -159,7 +160,7 @@ class AgentConnection:
     def _attach(self, hello: AgentHello) -> bool:
         sent_at = self._clock.monotonic()
         try:
-            welcome = self._link_of(hello.session).attach(hello)
+            welcome = self._head_of(hello.session).attach(hello)
         except HybridSyncError as error:
             return self._fail(hello.session, error)
         with self._condition:
@@ -171,7 +172,7 @@ class AgentConnection:
     def _make(self, report: AgentReport) -> bool:
         sent_at = self._clock.monotonic()
         try:
-            reply = self._link_of(report.session).exchange(report)
+            reply = self._head_of(report.session).exchange(report)
             with self._condition:
                 has_news = self._exchange.answered(report, reply, sent_at)
                 self._condition.notify_all()
@@ -181,8 +182,8 @@ class AgentConnection:
             self._wake()
         return report.hold_secs > 0 or reply.heard > report.first or not report.events
 
-    def _link_of(self, session: str) -> HeadLink:
-        """Return the way to the head that this session has.
+    def _head_of(self, session: str) -> HeadPort:
+        """Return the head, by the link that this session has.
 
         Raises:
           RoleLost: the session is over, or the connection closed.
@@ -190,7 +191,7 @@ class AgentConnection:
         with self._condition:
             self._check(session)
             if self._link is not None:
-                return self._link
+                return self._link.port
         link = self._connect()  # by the thread that attaches; the other one calls only then
         with self._condition:
             try:
@@ -199,7 +200,7 @@ class AgentConnection:
                 link.close()
                 raise
             self._link = link
-            return link
+            return link.port
 
     def _check(self, session: str) -> None:
         if self._closed or session != self._exchange.hello.session:

@@ -17,6 +17,7 @@ from hybridsync.core.clock import SYSTEM_CLOCK, Clock
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_PREEMPTED
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.agents import AgentHello
+from hybridsync.interfaces.ports import HeadPort
 from hybridsync.runtime.agent.agent_connection import AgentConnection
 from hybridsync.runtime.agent.agent_exchange import (
     HeadAway,
@@ -43,7 +44,7 @@ from hybridsync.runtime.agent.role_addresses import RoleAddresses
 from hybridsync.runtime.cluster_spec import LOOK_SECS
 from hybridsync.runtime.end_signals import WARNINGS, WakePipe
 from hybridsync.runtime.user_output import say
-from hybridsync.transport.link import HeadLink
+from hybridsync.transport.link import Link
 
 TICK_SECS = 1.0
 STAY_SECS = 2.0
@@ -90,7 +91,7 @@ class AgentProgram:
     def __init__(
         self,
         spec: AgentSpec,
-        connect: Callable[[], HeadLink],
+        connect: Callable[[], Link[HeadPort]],
         hello_of: Callable[[str], AgentHello],
         look: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = say,

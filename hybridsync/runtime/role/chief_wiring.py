@@ -19,7 +19,7 @@ from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.devices.placement import Placement
 from hybridsync.interfaces.commands import Evaluation
 from hybridsync.interfaces.messages import EvaluationRequest
-from hybridsync.interfaces.ports import EvaluatorPort, ServerPort, SnapshotSource
+from hybridsync.interfaces.ports import Evaluate, ServerPort, SnapshotSource
 from hybridsync.phases.checkpointing import Committer
 from hybridsync.phases.controller import Controller, ControllerSpec, assemble
 from hybridsync.phases.reporter import Hook, Reporter
@@ -108,7 +108,7 @@ class ChiefRole:
         renew: Callable[[], None] = lambda: None,
         num_devices: int = NUM_DEVICES,
         placement: Placement | None = None,
-        evaluator_at: Callable[[str], EvaluatorPort] | None = None,
+        evaluator_at: Callable[[str], Evaluate] | None = None,
     ) -> Controller:
         """Return what takes the run through its phases.
 
@@ -159,7 +159,7 @@ class ChiefRole:
             ControllerSpec(
                 servers=servers,
                 holder_at=holder_at,
-                phase_ids=opening.phase_ids,
+                reserve_phase=opening.phase_ids.reserve,
                 committer=committer,
                 reporter=reporter,
                 committed_source=self.committed,
@@ -174,15 +174,13 @@ class ChiefRole:
             ),
         )
 
-    def _measured_by_a_worker(
-        self, evaluator_at: Callable[[str], EvaluatorPort], request: EvaluationRequest
-    ) -> Evaluation:
+    def _measured_by_a_worker(self, evaluator_at: Callable[[str], Evaluate], request: EvaluationRequest) -> Evaluation:
         """Have the last worker measure a state: the first one is a replica's holder more often."""
         with self.control.turn() as chief:
             if not (workers := chief.members.workers.ids()):
                 raise RoleLost("no worker is there to measure a state")
             address = chief.members.address_of("worker", workers[-1])
-        return evaluator_at(address).evaluate(request)
+        return evaluator_at(address)(request)
 
     def _forget(self, sequence: int) -> None:
         """Drop logged updates behind the state that a run goes on from."""

@@ -27,7 +27,7 @@ from hybridsync.interfaces.messages import (
 )
 from hybridsync.interfaces.reports import Exchange, Report, ReportReply
 from hybridsync.runtime.role.role_pipe import RoleSpec
-from hybridsync.transport.link import ChiefLink
+from hybridsync.transport.link import ChiefPort
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ STOP_SECS = 10.0
 
 
 class ReconnectingChiefClient:
-    """The chief as a role process calls it: `ChiefPort` and `GroupPort`, whatever chief process answers.
+    """The chief as a role process calls it: `WorkPort` and `ChiefPort.report`, whatever chief process answers.
 
     A restarted chief does not know the role: it gets the role's first message and its state, and the call is repeated.
 
@@ -51,7 +51,7 @@ class ReconnectingChiefClient:
       hello: returns the role's first message, with its current state.
     """
 
-    def __init__(self, link: ChiefLink, hello: Callable[[], Hello]) -> None:
+    def __init__(self, link: ChiefPort, hello: Callable[[], Hello]) -> None:
         self._link, self._hello = link, hello
 
     def register(self) -> Welcome:
@@ -67,7 +67,7 @@ class ReconnectingChiefClient:
         return self._known(lambda: self._link.lease(request))
 
     def join_group(self, request: GroupRequest) -> GroupReply:
-        """See `GroupPort.join_group`."""
+        """See `WorkPort.join_group`."""
         return self._known(lambda: self._link.join_group(request))
 
     def report(self, report: Report) -> ReportReply:

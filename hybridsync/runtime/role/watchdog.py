@@ -18,7 +18,7 @@ from types import TracebackType
 
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock
 from hybridsync.core.errors import EXIT_FAILED
-from hybridsync.core.work_deadlines import COMPILE_SECS, Judge, Overdue, Piece, UnitLimit, WatchedUnits
+from hybridsync.core.work_deadlines import COMPILE_SECS, Judge, Overdue, Piece, UnitLimit, WatchedUnits, Watching
 
 FLOOR_SECS = 30.0
 """No piece of work is overdue earlier, whatever its limit."""
@@ -45,7 +45,7 @@ class _Work(Piece):
         self._watchdog.end(self)
 
 
-class Watchdog:
+class Watchdog(Watching):
     """Watches the threads of a role's process (see `hybridsync.core.work_deadlines.Watching`).
 
     There is no lock: each thread changes its own stack of pieces only, and the watchdog's thread reads the tops. A

@@ -119,11 +119,11 @@ def run_worker(
     if own_state:
         holder = own_state[0].holder(tuple(range(run.config.workers)))
         replica.reserve(captured=holder == ("worker", spec.role_id))
-    evaluator = None
+    evaluate = None
     if run.is_measured_by_workers(programs.state):  # by links of its own: a revoked phase closes the replica's
         own = run.evaluator(programs.placement, watchdog.progress)
-        evaluator = StateEvaluator(own, programs.state_layout, Readers(transport.holder))
-    services = Services(holder=replica, state_bytes=programs.state_layout.nbytes, evaluator=evaluator)
+        evaluate = StateEvaluator(own, programs.state_layout, Readers(transport.holder)).evaluate
+    services = Services(holder=replica, state_bytes=programs.state_layout.nbytes, evaluate=evaluate)
     serving = transport.serve(services, spec.listen, calls=5, watchdog=watchdog)
 
     def hello_now() -> Hello:

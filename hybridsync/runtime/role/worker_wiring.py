@@ -10,7 +10,7 @@ from hybridsync.emulation.device import Emulation
 from hybridsync.emulation.link_delays import emulated_rings
 from hybridsync.emulation.ring_delays import CollectiveSizes, DelayedCommunicator, check_rings, emulates_rings
 from hybridsync.interfaces.phase import Phase
-from hybridsync.interfaces.ports import GroupPort, WorkPort
+from hybridsync.interfaces.ports import WorkPort
 from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.run import Run
@@ -61,7 +61,7 @@ def worker_context(
 def worker_loop(
     run: Run,
     context: WorkerContext,
-    chief: GroupPort,
+    chief: WorkPort,
     replica: Replica,
     *,
     communicator_of: CommunicatorOf,

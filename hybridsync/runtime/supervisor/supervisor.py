@@ -60,7 +60,7 @@ from hybridsync.runtime.user_output import say
 from hybridsync.runtime.wiring import AUTO, choose_collective, choose_link, collectives_of
 
 if TYPE_CHECKING:
-    from hybridsync.interfaces.ports import HeadPort, SupervisorPort
+    from hybridsync.interfaces.ports import ChiefPort, HeadPort
     from hybridsync.transport.link import Serving
 
 
@@ -199,7 +199,7 @@ class Supervisor:
     def __init__(
         self,
         spec: SupervisorSpec,
-        connect: Callable[[str], SupervisorPort],
+        connect: Callable[[str], ChiefPort],
         say: Callable[[str], None] = say,
         lock_fd: int | None = None,
         serve_head: Callable[[HeadPort], Serving] | None = None,
@@ -654,9 +654,9 @@ class Outbox:
       say: shows a line to the user.
     """
 
-    def __init__(self, connect: Callable[[str], SupervisorPort], say: Callable[[str], None]) -> None:
+    def __init__(self, connect: Callable[[str], ChiefPort], say: Callable[[str], None]) -> None:
         self._connect, self._say = connect, say
-        self._chief: SupervisorPort | None = None
+        self._chief: ChiefPort | None = None
         self._waiting: deque[tuple[str, RoleEvent | None]] = deque()
         self._lasting: list[RoleEvent] = []
         self._preempts = False
@@ -704,7 +704,7 @@ class Outbox:
         except HybridSyncError:  # the chief is slow, or its end is the next thing to be seen
             self._retry_at = SYSTEM_CLOCK.monotonic() + RETRY_SECS
 
-    def _hand_over(self, chief: SupervisorPort, kind: str, event: RoleEvent | None) -> None:
+    def _hand_over(self, chief: ChiefPort, kind: str, event: RoleEvent | None) -> None:
         if event is None:
             chief.preempt()
         elif kind == "role_lost":

@@ -22,7 +22,7 @@ from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import Channel, Servicer, call, stub
 from hybridsync.transport.grpc.codec import decode, encode
-from hybridsync.transport.link import ChiefLink
+from hybridsync.transport.link import ChiefPort
 
 
 class ChiefServicer(Servicer):
@@ -32,7 +32,7 @@ class ChiefServicer(Servicer):
       backend: is called by several threads at a time.
     """
 
-    def __init__(self, backend: ChiefLink) -> None:
+    def __init__(self, backend: ChiefPort) -> None:
         def role_started(request: pb.RoleEvent) -> pb.Empty:
             backend.role_started(decode(RoleEvent, request))
             return pb.Empty()
@@ -64,7 +64,7 @@ class ChiefServicer(Servicer):
 
 
 class ChiefClient:
-    """A chief in another process: `ChiefPort`, `GroupPort`, `SupervisorPort` and `CommandPort`.
+    """A chief in another process: `ChiefPort`.
 
     Args:
       address: `host:port` of the chief; it may start later than the client.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.interfaces.commands import Evaluation
 from hybridsync.interfaces.messages import EvaluationRequest
-from hybridsync.interfaces.ports import EvaluatorPort
+from hybridsync.interfaces.ports import Evaluate
 from hybridsync.security.identity import WORKER
 from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
@@ -22,19 +22,19 @@ class EvaluatorServicer(Servicer):
     """Serves a worker to the chief.
 
     Args:
-      backend: is called by several threads at a time.
+      evaluate: is called by several threads at a time.
     """
 
-    def __init__(self, backend: EvaluatorPort) -> None:
-        self._backend = backend
-        super().__init__("Evaluator", unary={"Evaluate": self._evaluate}, streams={})
+    def __init__(self, evaluate: Evaluate) -> None:
 
-    def _evaluate(self, request: pb.EvaluationRequest) -> pb.Evaluation:
-        return encode(self._backend.evaluate(decode(EvaluationRequest, request)))
+        def answer(request: pb.EvaluationRequest) -> pb.Evaluation:
+            return encode(evaluate(decode(EvaluationRequest, request)))
+
+        super().__init__("Evaluator", unary={"Evaluate": answer}, streams={})
 
 
 class EvaluatorClient:
-    """A worker in another process: `EvaluatorPort`; a connection for each call.
+    """A worker in another process, which measures states; a connection for each call.
 
     Args:
       address: `host:port` of the worker.
@@ -47,7 +47,7 @@ class EvaluatorClient:
         self._deadline_secs = transfer_secs(state_bytes) + EVALUATION_SECS
 
     def evaluate(self, request: EvaluationRequest) -> Evaluation:
-        """Have a state measured (see `EvaluatorPort.evaluate`).
+        """Have a state measured (see `Evaluate`).
 
         Raises:
           RoleLost: the worker could not be reached.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
@@ -33,9 +33,11 @@ from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.exchange import STREAM_SECS, StreamExchange
 from hybridsync.transport.grpc.frames import check_size, last_after, receive, receive_header, receive_whole, send
 from hybridsync.transport.grpc.interceptors import caller_of, check_speaker
-from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS, SnapshotClient
+from hybridsync.transport.grpc.snapshot_source import SnapshotClient
 from hybridsync.transport.grpc.status import Guard
-from hybridsync.transport.link import ReaderLink
+
+if TYPE_CHECKING:  # imports this module
+    from hybridsync.transport.connected_links import ConnectedReader
 
 SMALL_BYTES = 1 << 20
 """Buffers below this go in one message."""
@@ -181,7 +183,7 @@ class ParameterClient(SnapshotClient):
         who: str = "the parameter server",
         state_bytes: int = 0,
         keys: Keyring = NO_KEYS,
-        reader: ReaderLink | None = None,
+        reader: ConnectedReader | None = None,
     ) -> None:
         super().__init__(address, deadline_secs, who, state_bytes=state_bytes, keys=keys, reader=reader, role=SERVER)
         self._enter = stub(self._channel, "PhaseServer", "Enter")
@@ -197,13 +199,13 @@ class ParameterClient(SnapshotClient):
         secs = self._within(transfer_secs(self._state_bytes) + ANSWER_SECS)
         return decode(
             StateVersion,
-            call(self._enter, encode(phase), secs, who=self._who, what="Enter", unreachable_secs=UNREACHABLE_SECS),
+            self._ask(self._enter, "Enter", encode(phase), secs),
         )
 
     def fence(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
         """Make the server refuse the worker's incarnations up to this one."""
         request = pb.FenceRequest(phase_id=encode(phase_id), worker=worker, incarnation=incarnation)
-        call(self._fence, request, self._deadline_secs, who=self._who, what="Fence", unreachable_secs=UNREACHABLE_SECS)
+        self._ask(self._fence, "Fence", request)
 
     def pull(self, push: Push, into: np.ndarray) -> PushReply:
         """Fill `into` (uint8, C-contiguous) with the current parameters; after an error it holds anything.

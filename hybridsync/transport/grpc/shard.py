@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import grpc
 import numpy as np
@@ -17,7 +18,6 @@ from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import (
     ANSWER_SECS,
     Servicer,
-    call,
     receive_in_time,
     retrying,
     sent_in_time,
@@ -27,9 +27,12 @@ from hybridsync.transport.grpc.codec import check_length, decode, encode, parse
 from hybridsync.transport.grpc.frames import check_size, receive_header, receive_whole, send
 from hybridsync.transport.grpc.interceptors import caller_of, check_speaker
 from hybridsync.transport.grpc.parameter_server import BUFFER_SECS
-from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS, SnapshotClient
+from hybridsync.transport.grpc.snapshot_source import SnapshotClient
 from hybridsync.transport.grpc.status import Guard
-from hybridsync.transport.link import ReaderLink, ShardBackend
+from hybridsync.transport.link import ShardBackend
+
+if TYPE_CHECKING:  # imports this module
+    from hybridsync.transport.connected_links import ConnectedReader
 
 
 class ShardServicer(Servicer):
@@ -129,7 +132,7 @@ class ShardClient(SnapshotClient):
         who: str = "the parameter server",
         state_bytes: int = 0,
         keys: Keyring = NO_KEYS,
-        reader: ReaderLink | None = None,
+        reader: ConnectedReader | None = None,
     ) -> None:
         super().__init__(address, deadline_secs, who, state_bytes=state_bytes, keys=keys, reader=reader, role=SERVER)
         self._apply = stub(self._channel, "Shard", "Apply")
@@ -142,25 +145,16 @@ class ShardClient(SnapshotClient):
     def apply(self, phase_id: PhaseId, updates: tuple[Update, ...]) -> None:
         """Tell of decided updates (see `ShardPort.apply`)."""
         request = pb.Updates(phase_id=encode(phase_id), updates=[encode(update) for update in updates])
-        call(self._apply, request, self._deadline_secs, who=self._who, what="Apply", unreachable_secs=UNREACHABLE_SECS)
+        self._ask(self._apply, "Apply", request)
 
     def discard(self, push: Push) -> None:
         """Tell that a push will not be applied (see `ShardPort.discard`)."""
-        call(
-            self._discard,
-            encode(push),
-            self._deadline_secs,
-            who=self._who,
-            what="Discard",
-            unreachable_secs=UNREACHABLE_SECS,
-        )
+        self._ask(self._discard, "Discard", encode(push))
 
     def forget(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
         """Tell that a worker is gone (see `ShardPort.forget`)."""
         request = pb.FenceRequest(phase_id=encode(phase_id), worker=worker, incarnation=incarnation)
-        call(
-            self._forget, request, self._deadline_secs, who=self._who, what="Forget", unreachable_secs=UNREACHABLE_SECS
-        )
+        self._ask(self._forget, "Forget", request)
 
     def snapshot_part(self, phase_id: PhaseId, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Snapshot:
         """Keep a copy of the part at the server (see `ShardPort.snapshot_part`)."""
@@ -168,14 +162,7 @@ class ShardClient(SnapshotClient):
         secs = self._within(transfer_secs(self._state_bytes) + ANSWER_SECS)
         return decode(
             Snapshot,
-            call(
-                self._snapshot_part,
-                request,
-                secs,
-                who=self._who,
-                what="SnapshotPart",
-                unreachable_secs=UNREACHABLE_SECS,
-            ),
+            self._ask(self._snapshot_part, "SnapshotPart", request, secs),
         )
 
     def stage(self, push: Push, block: np.ndarray) -> str:

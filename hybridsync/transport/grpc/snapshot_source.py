@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
@@ -27,7 +28,10 @@ from hybridsync.transport.grpc.channels import (
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.frames import check_size, receive_whole, send
 from hybridsync.transport.grpc.status import Guard
-from hybridsync.transport.link import ReaderLink, SnapshotBackend
+from hybridsync.transport.link import SnapshotBackend
+
+if TYPE_CHECKING:  # imports this module
+    from hybridsync.transport.connected_links import ConnectedReader
 
 UNREACHABLE_SECS = 3.0
 """How long a holder may be out of reach; one that is gone comes back at another address."""
@@ -97,7 +101,7 @@ class SnapshotClient:
         who: str = "the state's holder",
         state_bytes: int = 0,
         keys: Keyring = NO_KEYS,
-        reader: ReaderLink | None = None,
+        reader: ConnectedReader | None = None,
         role: str = MEMBER,
     ) -> None:
         self._who = f"{who} at {address}"
@@ -114,7 +118,7 @@ class SnapshotClient:
         secs = self._within(capture_secs(self._state_bytes))
         return decode(
             Snapshot,
-            call(self._snapshot, request, secs, who=self._who, what="TakeSnapshot", unreachable_secs=UNREACHABLE_SECS),
+            self._ask(self._snapshot, "TakeSnapshot", request, secs),
         )
 
     def read(self, snapshot_id: int, into: np.ndarray) -> None:
@@ -137,6 +141,11 @@ class SnapshotClient:
         self._channel.close()
         if self._reader is not None:
             self._reader.close()
+
+    def _ask(self, method: Any, what: str, request: Any, secs: float | None = None) -> Any:
+        """Call a method of one answer; the role counts as lost after a moment."""
+        secs = self._deadline_secs if secs is None else secs
+        return call(method, request, secs, who=self._who, what=what, unreachable_secs=UNREACHABLE_SECS)
 
     def _within(self, secs: float) -> float:
         """Return the deadline of a call that takes `secs` where none was given for all of them."""

@@ -11,7 +11,15 @@ import numpy as np
 from hybridsync.core.addresses import socket_path
 from hybridsync.core.kept_socket import KeptSocket
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
-from hybridsync.interfaces.ports import EvaluatorPort, HeadPort, OptimizerPort
+from hybridsync.interfaces.ports import (
+    ChiefPort,
+    Evaluate,
+    HeadPort,
+    OptimizerPort,
+    ServerPort,
+    ShardPort,
+    SnapshotSource,
+)
 from hybridsync.security.authorization import Admit, admit_all
 from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.buffers import zeroed
@@ -21,28 +29,16 @@ from hybridsync.transport.grpc.evaluator import EvaluatorClient, EvaluatorServic
 from hybridsync.transport.grpc.head import HeadClient, HeadServicer
 from hybridsync.transport.grpc.interceptors import watched_calls
 from hybridsync.transport.grpc.optimizer_state import OptimizerClient, OptimizerServicer
+from hybridsync.transport.grpc.own_buffers import OwnBlocks, OwnParameters
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.shard import ShardClient, ShardServicer
 from hybridsync.transport.grpc.snapshot_source import SnapshotClient, SnapshotServicer
-from hybridsync.transport.link import (
-    ChiefLink,
-    ControlLink,
-    HeadLink,
-    HolderLink,
-    PeerLink,
-    ReaderLink,
-    Services,
-    Serving,
-)
-from hybridsync.transport.own_buffers import OwnBlocks, OwnParameters
+from hybridsync.transport.link import Link, Services, Serving
 
 if TYPE_CHECKING:
     from hybridsync.server.partition import Part
+    from hybridsync.transport.connected_links import ConnectedReader
     from hybridsync.worker.link import ServerLink
-
-
-def _by_stream(address: str, state_bytes: int) -> None:
-    """Return what reads a state in place of a stream: nothing."""
 
 
 class GrpcTransport:
@@ -52,41 +48,28 @@ class GrpcTransport:
 
     Args:
       keys: keys of this process, which its calls show, and which it asks for.
-      reader_at: address, bytes of the state -> what reads a state there in place of a stream; None where a stream does.
     """
 
-    def __init__(
-        self,
-        keys: Keyring = NO_KEYS,
-        reader_at: Callable[[str, int], ReaderLink | None] = _by_stream,
-    ) -> None:
-        self._keys, self._reader_at = keys, reader_at
+    def __init__(self, keys: Keyring = NO_KEYS) -> None:
+        self._keys = keys
 
     def allocate(self, num_bytes: int) -> np.ndarray:
         """See `Transport.allocate`; a stream copies whatever memory it is."""
         return zeroed(num_bytes)
 
-    def serve(
-        self,
-        services: Services,
-        address: str,
-        calls: int,
-        watchdog: Watching = UNWATCHED,
-        beside: Sequence[Servicer] = (),
-    ) -> Serving:
+    def serve(self, services: Services, address: str, calls: int, watchdog: Watching = UNWATCHED) -> Serving:
         """See `Transport.serve`; each call occupies a thread.
-
-        Args:
-          services: see there.
-          address: see there.
-          calls: see there.
-          watchdog: see there.
-          beside: services of a transport that leaves all calls but some to this one.
 
         Raises:
           AddressError: the address is not on the loopback interface and there are no credentials, is malformed, or in
             use; or its folder is open to other users.
         """
+        return self.serve_with([], services, address, calls, watchdog)
+
+    def serve_with(
+        self, beside: Sequence[Servicer], services: Services, address: str, calls: int, watchdog: Watching = UNWATCHED
+    ) -> Serving:
+        """Serve a role, and `beside` the services of a transport that leaves all calls but some to this one."""
         interceptors = [watched_calls(watchdog, services.state_bytes)]
         handlers = [*servicers_of(services), *beside]
         return _Serving(lambda at: make_server(handlers, at, calls, interceptors, self._keys), address)
@@ -105,32 +88,36 @@ class GrpcTransport:
         """
         return _Serving(lambda at: make_server([HeadServicer(head)], at, calls, keys=self._keys, admit=admit), address)
 
-    def head(self, address: str) -> HeadLink:
-        """Return the way to a head, which may start later."""
-        return HeadClient(address, self._keys)
+    def head(self, address: str) -> Link[HeadPort]:
+        """Return the way to a head, which may start later; every call on it has a deadline."""
+        client = HeadClient(address, self._keys)
+        return Link(client, client.close)
 
-    def chief(self, address: str, deadline_secs: float) -> ChiefLink:
+    def chief(self, address: str, deadline_secs: float) -> ChiefPort:
         """See `Transport.chief`."""
         return ChiefClient(address, deadline_secs, self._keys)
 
-    def holder(self, address: str, state_bytes: int = 0) -> HolderLink:
+    def holder(self, address: str, state_bytes: int = 0) -> Link[SnapshotSource]:
         """See `Transport.holder`."""
-        reader = self._reader_at(address, state_bytes)
-        return SnapshotClient(address, state_bytes=state_bytes, reader=reader, keys=self._keys)
+        reader = self._reader(address, state_bytes)
+        client = SnapshotClient(address, state_bytes=state_bytes, reader=reader, keys=self._keys)
+        return Link(client, client.close)
 
-    def server(self, address: str, state_bytes: int) -> ControlLink:
+    def server(self, address: str, state_bytes: int) -> Link[ServerPort]:
         """See `Transport.server`."""
-        reader = self._reader_at(address, state_bytes)
-        return ParameterClient(address, state_bytes=state_bytes, reader=reader, keys=self._keys)
+        reader = self._reader(address, state_bytes)
+        client = ParameterClient(address, state_bytes=state_bytes, reader=reader, keys=self._keys)
+        return Link(client, client.close)
 
-    def peer(self, address: str, state_bytes: int) -> PeerLink:
+    def peer(self, address: str, state_bytes: int) -> Link[ShardPort]:
         """See `Transport.peer`."""
-        reader = self._reader_at(address, state_bytes)
-        return ShardClient(address, state_bytes=state_bytes, reader=reader, keys=self._keys)
+        reader = self._reader(address, state_bytes)
+        client = ShardClient(address, state_bytes=state_bytes, reader=reader, keys=self._keys)
+        return Link(client, client.close)
 
-    def evaluator(self, address: str, state_bytes: int) -> EvaluatorPort:
+    def evaluator(self, address: str, state_bytes: int) -> Evaluate:
         """See `Transport.evaluator`."""
-        return EvaluatorClient(address, state_bytes, self._keys)
+        return EvaluatorClient(address, state_bytes, self._keys).evaluate
 
     def link(self, servers: Sequence[str], parts: Sequence[Part]) -> ServerLink:
         """See `Transport.link`."""
@@ -148,6 +135,9 @@ class GrpcTransport:
             OptimizerClient(address, part.opt_state.layout.nbytes, self._keys)
             for address, part in zip(servers, parts, strict=True)
         ]
+
+    def _reader(self, address: str, state_bytes: int) -> ConnectedReader | None:
+        """Return what reads a state of so many bytes at an address in place of a stream; None where a stream does."""
 
 
 class _Serving:
@@ -193,6 +183,6 @@ def servicers_of(services: Services) -> list[Servicer]:
         found.append(ShardServicer(services.shard, *sizes))
     if services.optimizer is not None:
         found.append(OptimizerServicer(services.optimizer, services.opt_state_bytes))
-    if services.evaluator is not None:
-        found.append(EvaluatorServicer(services.evaluator))
+    if services.evaluate is not None:
+        found.append(EvaluatorServicer(services.evaluate))
     return found

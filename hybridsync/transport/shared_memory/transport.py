@@ -10,7 +10,7 @@ from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.beside_grpc import ServingBesideGrpc, TransportBesideGrpc
 from hybridsync.transport.connected_links import ConnectedReader
-from hybridsync.transport.link import ReaderLink, Services, Serving
+from hybridsync.transport.link import Services, Serving
 from hybridsync.transport.link_service import READERS
 from hybridsync.transport.shared_memory.connection import Connection
 from hybridsync.transport.shared_memory.service import SlabService
@@ -42,7 +42,7 @@ class SharedMemoryTransport(TransportBesideGrpc):
         Raises:
           AddressError: the role cannot be served there.
         """
-        control = self._control.serve(services, address, calls, watchdog)
+        control = self.serve_with([], services, address, calls, watchdog)
         try:
             most = calls + READERS
             slabs = SlabService(services, self._memory, _slabs_of(control.address), self._keys.token, most)
@@ -54,7 +54,7 @@ class SharedMemoryTransport(TransportBesideGrpc):
     def _connection(self, address: str, who: str, contribution_bytes: int) -> Connection:
         return Connection(_slabs_of(address), self._keys.token, who, contribution_bytes=contribution_bytes)
 
-    def _reader(self, address: str, state_bytes: int) -> ReaderLink:
+    def _reader(self, address: str, state_bytes: int) -> ConnectedReader:
         secs = transfer_secs(state_bytes)
         return ConnectedReader(Connection(_slabs_of(address), self._keys.token, "the state's holder", secs))
 

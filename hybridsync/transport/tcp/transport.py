@@ -7,7 +7,7 @@ from hybridsync.security.identity import SERVER
 from hybridsync.transport.beside_grpc import ServingBesideGrpc, TransportBesideGrpc
 from hybridsync.transport.connected_links import ConnectedReader
 from hybridsync.transport.grpc.bulk_link import BulkLinkServicer
-from hybridsync.transport.link import ReaderLink, Services, Serving
+from hybridsync.transport.link import Services, Serving
 from hybridsync.transport.link_service import READERS
 from hybridsync.transport.tcp.connection import TcpConnection
 from hybridsync.transport.tcp.private_hosts import bulk_host
@@ -31,7 +31,7 @@ class TcpTransport(TransportBesideGrpc):
         """
         bulk = TcpService(services, bulk_host(address), calls + READERS)
         try:
-            control = self._control.serve(services, address, calls, watchdog, [BulkLinkServicer(bulk.open)])
+            control = self.serve_with([BulkLinkServicer(bulk.open)], services, address, calls, watchdog)
         except BaseException:
             bulk.stop()
             raise
@@ -40,5 +40,5 @@ class TcpTransport(TransportBesideGrpc):
     def _connection(self, address: str, who: str, contribution_bytes: int) -> TcpConnection:
         return TcpConnection(address, who, self._keys, contribution_bytes=contribution_bytes, role=SERVER)
 
-    def _reader(self, address: str, state_bytes: int) -> ReaderLink:
+    def _reader(self, address: str, state_bytes: int) -> ConnectedReader:
         return ConnectedReader(TcpConnection(address, "the state's holder", self._keys))

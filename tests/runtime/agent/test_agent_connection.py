@@ -12,6 +12,7 @@ import pytest
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import ConfigError, RoleLost
 from hybridsync.interfaces.agents import AgentHello, AgentReply, AgentReport, AgentWelcome
+from hybridsync.interfaces.ports import HeadPort
 from hybridsync.runtime.agent.agent_connection import AgentConnection
 from hybridsync.runtime.agent.agent_exchange import (
     HeadFenced,
@@ -24,6 +25,7 @@ from hybridsync.runtime.agent.agent_exchange import (
 from hybridsync.runtime.supervisor.agent_sessions import AgentSessions, SessionNews
 from hybridsync.security.keyring import Keyring
 from hybridsync.transport.grpc.transport import GrpcTransport
+from hybridsync.transport.link import Link
 from tests.runtime.agents import DIGEST, LEASE_SECS, hello, sessions_of, told
 from tests.telemetry.clocks import ManualClock
 from tests.transport.relay import Relay
@@ -92,9 +94,9 @@ class Pair:
         hello_of = partial(hello, config_digest=digest)
         self.agent = AgentConnection(self.connect, hello_of, self.at_agent.woken.set, give_up_secs, self.clock)
 
-    def connect(self) -> Way:
+    def connect(self) -> Link[HeadPort]:
         self.ways.append(Way(self.head))
-        return self.ways[-1]
+        return Link(self.ways[-1], self.ways[-1].close)
 
     def heard(self, count: int) -> list[str]:
         def take() -> list[tuple[int, SessionNews]]:
@@ -205,10 +207,10 @@ def test_a_head_that_never_answers_is_given_up(paired: Callable[..., Pair]) -> N
     pair = paired(give_up_secs=30.0)
     connect = pair.connect
 
-    def lost() -> Way:
-        way = connect()
-        way.loses = "requests"
-        return way
+    def lost() -> Link[HeadPort]:
+        link = connect()
+        pair.ways[-1].loses = "requests"
+        return link
 
     pair.agent._connect = lost
     pair.clock.advance(30.0)
@@ -249,7 +251,7 @@ def test_an_agent_that_closes_without_a_head_says_that_not_all_has_arrived(paire
 def test_a_defect_of_a_thread_is_told_to_the_main_loop(paired: Callable[..., Pair]) -> None:
     pair = paired()
 
-    def broken() -> Way:
+    def broken() -> Link[HeadPort]:
         raise ZeroDivisionError("by zero")
 
     pair.agent._connect = broken

@@ -17,6 +17,7 @@ import pytest
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import ConfigError
 from hybridsync.interfaces.agents import AgentHello
+from hybridsync.interfaces.ports import HeadPort
 from hybridsync.runtime.agent import agent_program
 from hybridsync.runtime.agent.agent_connection import AgentConnection
 from hybridsync.runtime.agent.agent_program import TURN_SECS, AgentProgram, AgentSpec
@@ -37,6 +38,7 @@ from hybridsync.runtime.agent.host_messages import (
 from hybridsync.runtime.role.role_pipe import RoleSpec
 from hybridsync.runtime.role.watchdog import Watchdog
 from hybridsync.runtime.supervisor.agent_sessions import AgentAttached, AgentEnded, AgentEvent, AgentSessions
+from hybridsync.transport.link import Link
 from tests.runtime.agent.test_agent_connection import Way
 from tests.runtime.agents import DIGEST, hello, sessions_of
 from tests.telemetry.clocks import ManualClock
@@ -77,9 +79,14 @@ class Head:
 
         return AgentProgram(spec, lambda: self._connect(), hello_of, **{"say": self.said.append, **options})
 
-    def _connect(self) -> Way:
+    def _connect(self) -> Link[HeadPort]:
         self.ways.append(Way(self.sessions))
-        return self.ways[-1]
+        return Link(self.ways[-1], self.ways[-1].close)
+
+    def lost(self) -> Link[HeadPort]:
+        """Connect by a way to a head that is not there."""
+        way = Lost(self.sessions)
+        return Link(way, way.close)
 
     def run(self, story: Callable[[], None], **options: Any) -> int:
         """Run the program while a thread tells a story of its head; returns the exit code."""
@@ -245,7 +252,7 @@ def test_an_end_that_arrives_with_the_end_of_the_lease_is_heeded(head: Head, lea
     def story() -> None:
         assert is_stuck.wait(WAIT_SECS)  # the main loop, when it has attached; its threads go on
         head.sessions.end(to_line(EndRun(75)), WAIT_SECS)
-        head._connect = lambda: Lost(head.sessions)
+        head._connect = head.lost
         head.ways[-1].loses = "requests"
         lease_clock.advance(LEASE_SECS)
         goes_on.set()
@@ -280,7 +287,7 @@ def test_a_main_loop_that_hangs_ends_its_process_though_its_threads_renew_the_le
 
 
 def test_a_head_that_stays_away_is_given_up(head: Head) -> None:
-    head._connect = lambda: Lost(head.sessions)
+    head._connect = head.lost
     assert head.run(lambda: None, give_up_secs=0.3) == 70
     assert head.said[-1].startswith("error: the head was not reached for 0.3 s")
 

@@ -10,7 +10,7 @@ import pytest
 
 from hybridsync.config import HangConfig
 from hybridsync.core.deadlines import transfer_secs
-from hybridsync.core.work_deadlines import COMPILE_SECS, SLACK_SECS, UNLIMITED, Piece, Unwatched, WatchedUnits
+from hybridsync.core.work_deadlines import COMPILE_SECS, SLACK_SECS, UNLIMITED, Piece, WatchedUnits, Watching
 from hybridsync.phases.checkpointing import COMMIT_DEADLINE_SECS, LEAVING_SECS
 from hybridsync.runtime.role.watchdog import Watchdog
 from tests.trainers import is_exact, tally_trainer
@@ -30,20 +30,20 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[float]]:
         with lock:
             found.setdefault(re.sub(r"\d+", "N", name), set()).add(limit_secs)
 
-    def begin(self: Unwatched, name: str, limit_secs: float) -> Piece:
+    def begin(self: Watching, name: str, limit_secs: float) -> Piece:
         note(name, limit_secs)
         return Piece(name, limit_secs, 0.0)
 
-    def work(self: Unwatched, name: str, limit_secs: float) -> AbstractContextManager[object]:
+    def work(self: Watching, name: str, limit_secs: float) -> AbstractContextManager[object]:
         note(name, limit_secs)
         return nullcontext()
 
     def refuse(self: Watchdog) -> None:
         raise AssertionError("a watchdog would end the user's own process")
 
-    monkeypatch.setattr(Unwatched, "begin", begin)
-    monkeypatch.setattr(Unwatched, "work", work)
-    monkeypatch.setattr(Unwatched, "units", lambda self, limit: WatchedUnits(self, limit))
+    monkeypatch.setattr(Watching, "begin", begin)
+    monkeypatch.setattr(Watching, "work", work)
+    monkeypatch.setattr(Watching, "units", lambda self, limit: WatchedUnits(self, limit))
     monkeypatch.setattr(Watchdog, "start", refuse)
     return found
 

@@ -29,7 +29,7 @@ from hybridsync.runtime.role.heartbeat import Heartbeat, ReconnectingChiefClient
 from hybridsync.runtime.role.role_pipe import RoleSpec
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
-from hybridsync.transport.link import ChiefLink
+from hybridsync.transport.link import ChiefPort
 from tests.roles import WithoutCommands, hello, phase_of
 from tests.telemetry.clocks import ManualClock
 
@@ -39,7 +39,7 @@ GO_ON = ReportReply(PHASE_ID, revoked=False)
 
 
 @dataclass
-class ForgetfulChief(WithoutCommands, ChiefLink):
+class ForgetfulChief(WithoutCommands, ChiefPort):
     """A chief of several processes: after each restart it knows nobody."""
 
     known: bool = True

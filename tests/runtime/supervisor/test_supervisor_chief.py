@@ -14,7 +14,7 @@ import pytest
 
 from hybridsync.core.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_REFUSED, RESTARTING
 from hybridsync.interfaces.messages import RoleEvent
-from hybridsync.interfaces.ports import SupervisorPort
+from hybridsync.interfaces.ports import ChiefPort
 from hybridsync.runtime.agent.host_messages import Ended
 from hybridsync.runtime.agent.role_addresses import RoleAddresses
 from hybridsync.runtime.supervisor.placement import MAX_FAILURES, RunningRole
@@ -337,7 +337,7 @@ class Watch:
 
     def __init__(self, folder: Path, num_workers: int) -> None:
         self.chief, self.said = Chief(), list[str]()
-        spec, chief = SupervisorSpec((), folder, num_workers, preempt_secs=0.0), cast("SupervisorPort", self.chief)
+        spec, chief = SupervisorSpec((), folder, num_workers, preempt_secs=0.0), cast("ChiefPort", self.chief)
         inside: Any = Supervisor(spec, lambda address: chief, self.said.append)
         self.agent, self.inside = Agent(), inside
         self.agent.supervisor = inside

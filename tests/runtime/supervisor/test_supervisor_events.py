@@ -11,7 +11,7 @@ from hybridsync.chief.run_state import RunState, RunStateSpec
 from hybridsync.chief.service import ChiefService
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.interfaces.messages import STARTED_FIRST, RoleEvent
-from hybridsync.interfaces.ports import SupervisorPort
+from hybridsync.interfaces.ports import ChiefPort
 from hybridsync.runtime.supervisor.supervisor import Outbox
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.codec import decode, encode, parse
@@ -82,7 +82,7 @@ def test_a_chief_that_is_asked_to_stop_knows_the_refusal_by_then_and_nothing_els
             order.append("preempt")
 
     for is_refusal in (True, False):
-        outbox = Outbox(lambda address: cast("SupervisorPort", Chief()), print)
+        outbox = Outbox(lambda address: cast("ChiefPort", Chief()), print)
         outbox.report_lost(replace(event_of("worker", 0, "exit 1"), is_refusal=is_refusal))
         outbox.started(event_of("server", 0))
         outbox.preempt()

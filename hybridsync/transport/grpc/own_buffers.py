@@ -1,55 +1,24 @@
-"""Links whose two ends share no memory: the worker's end has buffers of its own, which each call fills."""
+"""A worker's links over gRPC: its end has buffers of its own, which each call fills."""
 
 from __future__ import annotations
-
-from typing import Protocol
 
 import numpy as np
 
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.transport.buffers import zeroed
-
-
-class ParameterCalls(Protocol):
-    """The primary, for a caller that brings a worker's buffers along; all are uint8 and C-contiguous."""
-
-    def pull(self, push: Push, into: np.ndarray) -> PushReply:
-        """Fill `into` with the current parameters; after an error it holds anything."""
-        ...
-
-    def push_pull(self, push: Push, contribution: np.ndarray, into: np.ndarray) -> PushReply:
-        """Offer a contribution; fill `into` with the parameters of its release, where they are not those of its base.
-
-        The contribution is unchanged until the call returns.
-        """
-        ...
-
-    def idle(self, push: Push) -> None: ...
-
-    def ready(self, push: Push) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class BlockCalls(Protocol):
-    """A server that is not the primary, called like this."""
-
-    def stage(self, push: Push, block: np.ndarray) -> str: ...
-
-    def pull_at(self, push: Push, into: np.ndarray) -> None: ...
-
-    def close(self) -> None: ...
+from hybridsync.transport.grpc.parameter_server import ParameterClient
+from hybridsync.transport.grpc.shard import ShardClient
 
 
 class OwnParameters:
     """A `ParameterLink` with one pair of buffers for the whole phase.
 
     Args:
-      calls: calls of the primary.
+      calls: the primary; they fill a buffer that the caller brings along.
       contribution_bytes, parameters_bytes: sizes in bytes of its part.
     """
 
-    def __init__(self, calls: ParameterCalls, contribution_bytes: int, parameters_bytes: int) -> None:
+    def __init__(self, calls: ParameterClient, contribution_bytes: int, parameters_bytes: int) -> None:
         self._calls = calls
         self.contribution = zeroed(contribution_bytes)
         self._parameters = zeroed(parameters_bytes)
@@ -67,7 +36,7 @@ class OwnParameters:
 class OwnBlocks:
     """A `BlockLink` with one pair of buffers for the whole phase (see `OwnParameters`)."""
 
-    def __init__(self, calls: BlockCalls, contribution_bytes: int, parameters_bytes: int) -> None:
+    def __init__(self, calls: ShardClient, contribution_bytes: int, parameters_bytes: int) -> None:
         self._calls = calls
         self.contribution = zeroed(contribution_bytes)
         self._parameters = zeroed(parameters_bytes)
