@@ -101,6 +101,8 @@ def simulate_here(console: Console) -> None:
         found = written_out(asked, file, console.print, history=FLAGS.history, prefer=SIMULATED).plan
         plans = tuple(found if plan == AUTO else plan for plan in plans)
     config = dataclasses.replace(config, plan=plans[0]) if plans else config
+    if config.emulation.stragglers:
+        about += f", stragglers {config.emulation.stragglers}"
     study = Study(config, plans, FLAGS.seeds, scenario=scenario, about=about, gradients=FLAGS.gradients)
 
     from hybridsync.lab.simulator.campaign import carry_out

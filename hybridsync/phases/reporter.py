@@ -117,6 +117,7 @@ class Reporter:
         self._roster = Roster(told)
         self._due = [(applied // every + 1) * every for _, every in hooks]
         self._final: dict[str, Any] = {}
+        self._num_skipped = 0
         self.guests = Guests(self.event, self.show_line, self._preempt, clock)
         self._stragglers: set[int] = set()
         self._orders_told = _newest_order(told)
@@ -358,6 +359,7 @@ class Reporter:
         `units` are those of the state that was captured next, or whose evaluation failed.
         """
         first, last = places[0], places[-1]
+        self._num_skipped += len(places)
         self.event("evaluation_skipped", first=first, last=last, places=len(places), units=units, why=why)
 
     def span(self, name: str, started: float, ended: float) -> None:
@@ -621,6 +623,11 @@ class Reporter:
         if how in ENDS:
             self._recorder.board.completed(counts.applied)
         self._recorder.progress.close()
+        if self._num_skipped:
+            left_out, every = counted(self._num_skipped, "evaluation"), self._run.config.telemetry.evaluate_units
+            self.show_line(
+                f"{left_out} of telemetry.evaluate_units={every} left out; events evaluation_skipped say why"
+            )
         self.show_line(
             f"{how}: {counts.applied:,} of {counts.workload:,} units in {summary.seconds:.1f} s, "
             f"{counted(len(self._switches.written), 'switch', 'switches')}"

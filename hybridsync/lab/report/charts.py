@@ -1,5 +1,6 @@
 """Line charts as HTML around an SVG that stretches: lines scale with the page, text keeps its size."""
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -63,8 +64,7 @@ class Chart:
         x_high: end of the x axis; 0 for the last point.
         may_be_log: whether values far apart get a logarithmic axis.
         from_zero: whether the y axis begins at 0 otherwise.
-        settled: whether the y axis begins at the lowest value of the last three quarters of x: what is lower before,
-            where a run has just begun, stands at its edge.
+        settled: whether the y axis begins at the lowest value of the last three quarters of each line.
         switched: whether the page has the same chart over time, units and examples, and shows one of them.
     """
 
@@ -134,7 +134,8 @@ def _axes(chart: Chart, lines: Sequence[Line]) -> tuple[Axis, Axis]:
     values += [edge for line in lines for _, *edges in line.edges for edge in edges]
     low, top = min(values), max(values)
     if chart.settled:
-        low = min([point[1] for line in lines for point in line.points if point[0] >= x.high / 4] or [low])
+        since = {id(line): 0.75 * line.points[0][0] + 0.25 * line.points[-1][0] for line in lines}
+        low = min(value for line in lines for at, value in line.points if at >= since[id(line)])
     if chart.may_be_log and low > 0 and top / low >= LOG_FROM:
         return x, logarithmic(low / 1.15, top * 1.15)
     pad = (top - low or abs(top) or 1.0) * 0.06
@@ -162,13 +163,29 @@ def _path(line: Line, x: Axis, y: Axis) -> str:
 
 def _drawn(line: Line, x: Axis, y: Axis, size: tuple[float, float]) -> list[tuple[str, str]]:
     """Return what a line consists of: a style, and a path in an area of this width and height."""
-    at = [_place(x, y, size, left, value) for left, value in thin(line.points)]
+    points = thin(line.points)
     drawn = {"dots": ("dots",), "marked": ("solid", "dots")}.get(line.style, (line.style,))
-    if len(at) == 1:
-        drawn = ("dots",)
-    return [
-        (style, "".join(f"M{point}h0" for point in at) if style == "dots" else "M" + "L".join(at)) for style in drawn
-    ]
+    paths = []
+    for style in drawn if len(points) > 1 else ("dots",):
+        is_dots = style == "dots"
+        parts = [[point] for point in points if point[1] >= y.low] if is_dots else above(points, y.low)
+        at = ["L".join(_place(x, y, size, left, value) for left, value in part) for part in parts]
+        paths.append((style, "".join(f"M{part}{'h0' if is_dots else ''}" for part in at)))
+    return paths
+
+
+def above(points: Sequence[Point], low: float) -> list[list[Point]]:
+    """Return the parts of a line at `low` or above, each from and to where it crosses it.
+
+    >>> above([(0, 1), (2, 3), (4, 1)], 2)
+    [[(1.0, 2), (2, 3), (3.0, 2)]]
+    """
+    crossed = list(points[:1])
+    for (x, y), (end, value) in itertools.pairwise(points):
+        if (y < low) != (value < low):
+            crossed.append((x + (end - x) * (low - y) / (value - y), low))
+        crossed.append((end, value))
+    return [list(part) for is_above, part in itertools.groupby(crossed, lambda point: point[1] >= low) if is_above]
 
 
 def _band(line: Line, x: Axis, y: Axis, size: tuple[float, float]) -> str:

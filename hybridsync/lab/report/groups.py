@@ -63,9 +63,8 @@ class Groups:
     def rows(self) -> list[dict[str, Any]]:
         """Return a row a group: its values, `runs`, `completed`, `reached`, and X_mean, X_sd and X_n of each figure X.
 
-        Final figures, `seconds` and `examples_per_sec` are of the runs that completed, or were stopped by a
-        callback: `completed` counts both. `secs_to_reach` and
-        `units_to_reach` are of the runs that reached `at`, by their first evaluation there.
+        Final figures, `seconds` and `examples_per_sec` are of the runs that completed, or were stopped by a callback:
+        `completed` counts both. `secs_to_reach` and `units_to_reach` are of each run's first evaluation at `at`.
         """
         rows = []
         for group in self.groups:
@@ -123,10 +122,11 @@ class Groups:
         lines = []
         for at, (group, label) in enumerate(zip(self.groups, self.labels, strict=True)):
             mean = mean_line(_curve(run, x, self.figure) for run in group.averaged)
-            style = STYLES[at // NUM_COLORS % len(STYLES)]
+            style = STYLES[at % len(STYLES)]  # in print without colours, neighbours differ
             lines.append(Line(label, at, at % NUM_COLORS, style=style, points=mean.points, edges=mean.edges))
         falls = self.figure in FALLING
         title = self.figure.capitalize() + (f", mean of {self.alike} runs" if self.alike > 1 else "")
+        title += ", band of one standard deviation" if any(line.edges for line in lines) else ""
         return Chart(title, OVER[x], lines, from_zero=False, settled=not falls, may_be_log=falls)
 
     def cells(self) -> list[list[str]]:

@@ -109,8 +109,19 @@ def test_a_figure_has_a_line_and_a_band_a_group(runs: Path, tmp_path: Path, x: A
     paths = [*image.iter("{http://www.w3.org/2000/svg}path")]
     assert len([each for each in paths if each.get("opacity")]) == 2
     texts = [each.text for each in image.iter("{http://www.w3.org/2000/svg}text")]
-    assert texts[0] == "Accuracy" and {"asp (2 of 3 runs)", "bsp (2 runs)"} <= {*texts}
+    assert texts[0] == "Accuracy, band of one standard deviation" and {"asp (2 of 3 runs)", "bsp (2 runs)"} <= {*texts}
     assert "var(" not in path.read_text(), "a program that draws it knows no style sheet"
+
+
+def test_a_curve_enters_its_figure_from_below_where_it_has_risen_so_far(tmp_path: Path) -> None:
+    made(tmp_path / "fast", "asp", 0, [(10, 0.1), (12, 0.2), (30, 0.8), (40, 0.9), (50, 0.9)])
+    made(tmp_path / "slow", "bsp", 0, [(60, 0.1), (80, 0.2), (300, 0.8), (400, 0.9)])
+    compare(tmp_path / "*").svg(tmp_path / "figure.svg", x="units")
+    image = ET.fromstring((tmp_path / "figure.svg").read_text())
+    curves = [each.get("d", "") for each in image.iter("{http://www.w3.org/2000/svg}path") if each.get("stroke-width")]
+    starts = [curve.removeprefix("M").split("L")[:2] for curve in curves if "L" in curve]
+    rises = [float(first.split()[1]) - float(second.split()[1]) for first, second in starts]
+    assert len(rises) == 2 and all(rise > 0 for rise in rises), "no stretch runs along the axis"
 
 
 def test_runs_are_grouped_by_any_value_of_the_configuration(tmp_path: Path) -> None:
@@ -120,7 +131,8 @@ def test_runs_are_grouped_by_any_value_of_the_configuration(tmp_path: Path) -> N
     table = compare(tmp_path / "*", by=("plan", "workers"))
     assert [(row["plan"], row["workers"], row["runs"]) for row in table.rows] == [("asp", 2, 2), ("asp", 4, 2)]
     assert table.mixed == [] and "differ in" not in repr(table)
-    assert table.labels == ["2", "4"] and table.chart().title == "Accuracy, mean of 2 runs"
+    assert table.labels == ["2", "4"] and table.chart().title.startswith("Accuracy, mean of 2 runs, band")
+    assert [line.style for line in table.chart().lines] == ["solid", "dashed"], "told apart without colours"
     hidden = compare(tmp_path / "*")
     assert hidden.mixed == ["workers"] and "runs of one group differ in workers" in repr(hidden)
 
