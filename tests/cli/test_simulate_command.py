@@ -36,10 +36,13 @@ def test_a_workdir_gets_a_record_that_can_be_reported_and_calibrated_on(tmp_path
     (plan,) = json.loads((workdir / "simulation.json").read_text())["plans"]
     assert [run["seed"] for run in plan["runs"]] == [3]
     assert json.loads(events.read_text().splitlines()[-1])["kind"] == "run_finished"
-    again = simulate(f"--calibrate={workdir}", f"--write_scenario={fitted}", "--plan=asp", "--workers=6")
+    slow = "worker=3,factor=2"
+    again = simulate(
+        f"--calibrate={workdir}", f"--write_scenario={fitted}", "--plan=asp", "--workers=6", f"--stragglers={slow}"
+    )
     assert again.returncode == 0, again.stderr
     assert "devices, secs of a unit" in again.stdout
-    assert "6 workers, 1 server, 300 units; equal workers, fitted to" in again.stdout
+    assert f"6 workers, 1 server, 300 units; equal workers, stragglers {slow}, fitted to" in again.stdout
     (device,) = load_scenario(fitted).cluster.devices
     assert device.secs == pytest.approx(0.05, rel=0.05)
 

@@ -281,3 +281,14 @@ def test_place_whose_evaluation_gives_no_figures_is_reported_and_a_restarted_chi
     assert [(event["first"], event["last"], event["units"]) for event in skipped] == [(60, 60, 61), (80, 80, 80)]
     assert {event["why"] for event in skipped} == {"its evaluation gave no figures"}
     assert reporter.measured_until(applied=70) == 80
+
+
+def test_a_run_says_at_its_end_how_many_evaluations_it_left_out(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(harness.reporter, "show_line", shown.append)
+    harness.reporter.skipped((20, 40), 61, "a save was under way")
+    harness.reporter.skipped((60,), 66, "a save was under way")
+    harness.reporter.finish("completed", None)
+    assert shown[-2].startswith("3 evaluations of telemetry.evaluate_units=")
