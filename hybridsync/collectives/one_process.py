@@ -6,7 +6,7 @@ program, the sum over the axis of the workers; the update follows on the same me
 along, the loss and the weight above all, is summed on the host, in the members' order.
 
 From a phase's second step on, workers of one device compute all gradients of a step in one program
-(`JointCommunicator`).
+(`JointCommunicator`), and the update's program sums them up.
 
 On CPU devices, one for each worker, a sum has the bits of the ordered sum of `threads`, but for zeros: a sum of
 negative zeros is 0, which no optimizer sees. Of the gradients of one program that holds for MLPs and conv nets; those
@@ -114,7 +114,7 @@ class Share(dict[str, Any]):
 
 
 class _Gradients:
-    """Computes the gradients of a step, one on each device, in one program, and sums them up in another.
+    """Computes the gradients of a step, one on each device, in one program; the update sums them up.
 
     Each worker with its own program costs the host for every worker and leaf: its parameters are a view of the replica,
     and what it brings is joined. 100 leaves on 8 devices took 70 ms of the host's time a step.
@@ -123,8 +123,6 @@ class _Gradients:
     def __init__(self, programs: Programs, placement: DevicePlacement) -> None:
         self._programs, self._placement = programs, placement
         self._gradient = programs.joint_gradient(placement)
-        totals = jax.tree.structure(programs.contribution).unflatten(placement.shardings(programs.contribution, JOINT))
-        self._sum = jax.jit(_summed_up, out_shardings=totals)
         self._key: Any = None
         self._present: dict[tuple[bool, ...], jax.Array] = {}
 
@@ -149,17 +147,15 @@ class _Gradients:
         return self._gradient((parameters, self._key, self._programs.frozen.joint()), (batch, units))
 
     def total(self, members: tuple[int, ...], contributions: tuple) -> Any:
-        """Return the sum of those contributions that are shares; the others are those of no unit."""
+        """Return the total of the contributions that are shares, for the update to sum up; the others have no unit."""
         at, found = self._placement, dict(zip(members, contributions, strict=True))
         present = tuple(isinstance(found.get(seat), Share) for seat in range(at.num_seats))
         if present not in self._present:
             self._present[present] = at.divided([np.array([here]) for here in present])
         shares = [each for each in contributions if isinstance(each, Share)]
-        # None is begun before the last one's end (see `JointCollectives`).
-        total = jax.block_until_ready(self._sum(shares[0].arrays, self._present[present]))
         losses = [share["floats"]["loss"] for share in shares]
         numbers = {"loss": _number(losses), "weight": np.float32(len(shares))}
-        return {**total, "floats": {**total["floats"], **numbers}}
+        return {"floats": numbers, "shares": (shares[0].arrays, self._present[present])}
 
 
 class JointCommunicator(ThreadCommunicator):
@@ -200,18 +196,6 @@ class JointCommunicator(ThreadCommunicator):
     def pack(self, contribution: Any) -> bool:
         """Tell what the program has told (see `Communicator.pack`)."""
         return isinstance(contribution, Share)
-
-
-def _summed_up(arrays: Any, present: jax.Array) -> Any:
-    """Return the sum of the contributions of those seats that are present; of integers the maximum."""
-
-    def summed(leaf: jax.Array) -> jax.Array:
-        here = present.reshape(-1, *[1] * (leaf.ndim - 1))
-        if leaf.dtype == np.float32:
-            return jax.numpy.where(here, leaf, 0.0).sum(0)
-        return jax.numpy.where(here, leaf, np.iinfo(leaf.dtype).min).max(0)
-
-    return jax.tree.map(summed, arrays)
 
 
 def _number(brought: Sequence[np.generic]) -> np.generic:

@@ -500,6 +500,7 @@ class Programs:
     def _update_program(self, parameters, opt_state, counters, total, scalars):
         params, model_state = parameters
         units, factor, blend = scalars
+        total = summed_up(total)
         applied = counters["units"]
         rate = self.optimizer.learning_rate_after(applied, self.unit_size, self.workload) * factor
         grads = self._mean_grads(total, params)
@@ -580,6 +581,25 @@ def _total(contributions: tuple) -> dict:
 def _without_loss(total: dict) -> dict:
     """Return what an update reads of a total: its loss is another number in each step."""
     return {**total, "floats": {name: part for name, part in total["floats"].items() if name != "loss"}}
+
+
+def summed_up(total: dict) -> dict:
+    """Return a total with the sum of its shares, if it has some: contributions side by side, and which of them count.
+
+    The barrier keeps its bits: what follows is compiled as it is where the total was summed before.
+    """
+    if "shares" not in total:
+        return total
+    shares, present = total["shares"]
+
+    def summed(leaf: jax.Array) -> jax.Array:
+        here = present.reshape(-1, *[1] * (leaf.ndim - 1))
+        if leaf.dtype == np.float32:
+            return jnp.where(here, leaf, 0.0).sum(0)
+        return jnp.where(here, leaf, np.iinfo(leaf.dtype).min).max(0)
+
+    found = jax.lax.optimization_barrier(jax.tree.map(summed, shares))
+    return {**found, "floats": {**found["floats"], **total["floats"]}}
 
 
 def _add(left: dict, right: dict) -> dict:

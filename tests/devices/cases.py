@@ -266,9 +266,9 @@ def with_an_odd_unit(odd: str, collective: str) -> tuple[str, int, list[int]]:
 
 
 def joint_gradients_of(members: list[int]) -> bool:
-    """Return whether some members' gradients have in one program the bits of their own, if they may share one."""
+    """Return whether an update of gradients of one program has the bits of one of their own, if they may share one."""
     programs, at = programs_of(mlp_trainer("bsp", devices=DeviceConfig(collective="xla"))._run)
-    state = at.put(jax.device_get(mlp_trainer("bsp")._run.initial_state()))
+    state, other = (at.put(jax.device_get(mlp_trainer("bsp")._run.initial_state())) for _ in range(2))
     parameters = Parameters(state.params, state.model_state)
     communicator = cast("Any", collectives_of(programs).communicator(phase_of(members=tuple(members))))
     if communicator.joint_gradient is None:
@@ -283,7 +283,9 @@ def joint_gradients_of(members: list[int]) -> bool:
     views = at.views(parameters)
     own = [programs.gradient(views[worker], 7 + k, worker=worker) for k, worker in enumerate(members)]
     expected = summed(collectives_of(programs).communicator(phase_of(members=tuple(members))), own)
-    assert fingerprint(jax.device_get(total)) == fingerprint(jax.device_get(expected))
+    how = {"units": len(members), "factor": 1.0, "blend": 1.0}
+    after = programs.update(state, at.at_replica(total), **how)
+    assert fingerprint(after) == fingerprint(programs.update(other, at.at_replica(expected), **how))
     return True
 
 
