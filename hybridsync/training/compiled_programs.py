@@ -584,10 +584,7 @@ def _without_loss(total: dict) -> dict:
 
 
 def summed_up(total: dict) -> dict:
-    """Return a total with the sum of its shares, if it has some: contributions side by side, and which of them count.
-
-    The barrier keeps its bits: what follows is compiled as it is where the total was summed before.
-    """
+    """Return a total with its shares summed up, if it has some; the barrier keeps the bits of a program of its own."""
     if "shares" not in total:
         return total
     shares, present = total["shares"]
