@@ -204,14 +204,15 @@ CASES = (
 )
 
 
-def _falls(job: Job) -> float:
+def falls(job: Job) -> float:
+    """Return the share of the workload at which a job's rate first falls."""
     return job.config().optimizer.schedule.boundaries[0]
 
 
 def _traced(name: str) -> Job:
     """Return the longest job of a trace up to where its rate first falls, without the fall."""
     job = max((case.job for case in CASES if case.traced == name), key=lambda job: job.config().workload)
-    units = min(MOST_UNITS, round(_falls(job) * job.config().workload))
+    units = min(MOST_UNITS, round(falls(job) * job.config().workload))
     constant = ("optimizer.schedule.kind=constant", "optimizer.schedule.boundaries=", "optimizer.schedule.factors=")
     return replace(job, sets=(*job.sets, *constant, f"workload={units}"), loss=None)
 
@@ -293,7 +294,7 @@ class Measured(NamedTuple):
 
     def share(self, units: Callable[[Trace], float]) -> float:
         """Return the mean share, at most where the rate falls, at which a rule ends lock-step."""
-        workload, most = self.case.job.config().workload, _falls(self.case.job)
+        workload, most = self.case.job.config().workload, falls(self.case.job)
         return statistics.fmean(min(units(trace) / workload, most) for trace in self.traces)
 
     def loss(self, share: float) -> float:
@@ -386,7 +387,7 @@ def tell(cases: Sequence[Measured]) -> None:
     rules = {
         "always 6.25 %": [PAPERS] * len(cases),
         "knee": knees,
-        "where the rate falls": [_falls(case.case.job) for case in cases],
+        "where the rate falls": [falls(case.case.job) for case in cases],
         "what is needed": [case.needed() for case in cases],
         **{f"{name}, other families": shares for name, shares in apart.items()},
         **{f"{name}, other seeds": new_seeds(cases, sign) for name, sign in SIGNS.items()},

@@ -21,7 +21,7 @@ BATCH_AXES = ("replica", "data", "fsdp")
 """Axes over which the examples of a unit are divided."""
 WORKER_AXIS = "worker"
 """Axis of the mesh that joins the workers of one process; a worker's own mesh may not have it."""
-COMMON_AXES = frozenset(
+COMMON_AXES = frozenset(  # words of one text: in quotes of its own each would take a line
     "data replica diloco stage expert model fsdp fsdp_transpose autoregressive context context_autoregressive sequence "  # noqa: SIM905
     "tensor tensor_transpose tensor_sequence".split()
 )

@@ -43,11 +43,11 @@ from hybridsync.interfaces.messages import (
     Welcome,
 )
 from hybridsync.interfaces.phase import Phase
-from hybridsync.interfaces.ports import Answer, ParameterPort, ServerPort
+from hybridsync.interfaces.ports import Answer, ChiefPort, ParameterPort, ServerPort
 from hybridsync.interfaces.reports import Report, ReportReply
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.snapshot_source import SnapshotClient
-from hybridsync.transport.link import ChiefPort, Link, SnapshotBackend
+from hybridsync.transport.link import Link, SnapshotBackend
 from tests.transport.slab_primary import SlabPrimary
 
 PHASE_ID = PhaseId(3, 2**64 - 1)

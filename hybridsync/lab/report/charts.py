@@ -134,8 +134,8 @@ def _axes(chart: Chart, lines: Sequence[Line]) -> tuple[Axis, Axis]:
     values += [edge for line in lines for _, *edges in line.edges for edge in edges]
     low, top = min(values), max(values)
     if chart.settled:
-        since = {id(line): 0.75 * line.points[0][0] + 0.25 * line.points[-1][0] for line in lines}
-        low = min(value for line in lines for at, value in line.points if at >= since[id(line)])
+        since = [0.75 * line.points[0][0] + 0.25 * line.points[-1][0] for line in lines]
+        low = min(value for line, begin in zip(lines, since, strict=True) for at, value in line.points if at >= begin)
     if chart.may_be_log and low > 0 and top / low >= LOG_FROM:
         return x, logarithmic(low / 1.15, top * 1.15)
     pad = (top - low or abs(top) or 1.0) * 0.06

@@ -25,9 +25,9 @@ from hybridsync.interfaces.messages import (
     RoleState,
     Welcome,
 )
+from hybridsync.interfaces.ports import ChiefPort
 from hybridsync.interfaces.reports import Exchange, Report, ReportReply
 from hybridsync.runtime.role.role_pipe import RoleSpec
-from hybridsync.transport.link import ChiefPort
 
 T = TypeVar("T")
 

@@ -16,13 +16,13 @@ from hybridsync.interfaces.messages import (
     RoleEvent,
     Welcome,
 )
+from hybridsync.interfaces.ports import ChiefPort
 from hybridsync.interfaces.reports import Report, ReportReply
 from hybridsync.security.identity import CHIEF
 from hybridsync.security.keyring import NO_KEYS, Keyring
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import Channel, Servicer, call, stub
 from hybridsync.transport.grpc.codec import decode, encode
-from hybridsync.transport.link import ChiefPort
 
 
 class ChiefServicer(Servicer):

@@ -197,10 +197,7 @@ class ParameterClient(SnapshotClient):
     def enter(self, phase: Phase) -> StateVersion:
         """Make the server take the phase's starting state and serve the phase."""
         secs = self._within(transfer_secs(self._state_bytes) + ANSWER_SECS)
-        return decode(
-            StateVersion,
-            self._ask(self._enter, "Enter", encode(phase), secs),
-        )
+        return decode(StateVersion, self._ask(self._enter, "Enter", encode(phase), secs))
 
     def fence(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
         """Make the server refuse the worker's incarnations up to this one."""

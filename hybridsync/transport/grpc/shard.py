@@ -160,10 +160,7 @@ class ShardClient(SnapshotClient):
         """Keep a copy of the part at the server (see `ShardPort.snapshot_part`)."""
         request = pb.PartSnapshotRequest(phase_id=encode(phase_id), sequence=sequence, final=final, left=left)
         secs = self._within(transfer_secs(self._state_bytes) + ANSWER_SECS)
-        return decode(
-            Snapshot,
-            self._ask(self._snapshot_part, "SnapshotPart", request, secs),
-        )
+        return decode(Snapshot, self._ask(self._snapshot_part, "SnapshotPart", request, secs))
 
     def stage(self, push: Push, block: np.ndarray) -> str:
         """Stage a part of a contribution; returns its first entry that is no finite number, or "".

@@ -116,10 +116,7 @@ class SnapshotClient:
         """Keep a consistent copy of the state at the holder (see `SnapshotSource.take_snapshot`)."""
         request = pb.SnapshotRequest(phase_id=encode(phase_id), final=final, place=place)
         secs = self._within(capture_secs(self._state_bytes))
-        return decode(
-            Snapshot,
-            self._ask(self._snapshot, "TakeSnapshot", request, secs),
-        )
+        return decode(Snapshot, self._ask(self._snapshot, "TakeSnapshot", request, secs))
 
     def read(self, snapshot_id: int, into: np.ndarray) -> None:
         """Fill `into` (uint8, C-contiguous) with that snapshot; after an error its content is undefined.

@@ -42,7 +42,7 @@ class SharedMemoryTransport(TransportBesideGrpc):
         Raises:
           AddressError: the role cannot be served there.
         """
-        control = self.serve_with([], services, address, calls, watchdog)
+        control = super().serve(services, address, calls, watchdog)
         try:
             most = calls + READERS
             slabs = SlabService(services, self._memory, _slabs_of(control.address), self._keys.token, most)

@@ -23,13 +23,13 @@ from hybridsync.interfaces.messages import (
     RoleState,
     Welcome,
 )
+from hybridsync.interfaces.ports import ChiefPort
 from hybridsync.interfaces.reports import Report, ReportReply
 from hybridsync.runtime.role import heartbeat as heartbeat_module
 from hybridsync.runtime.role.heartbeat import Heartbeat, ReconnectingChiefClient
 from hybridsync.runtime.role.role_pipe import RoleSpec
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
-from hybridsync.transport.link import ChiefPort
 from tests.roles import WithoutCommands, hello, phase_of
 from tests.telemetry.clocks import ManualClock
 
