@@ -7,6 +7,7 @@ import select
 import socket
 import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from typing import Protocol
 
 from absl import logging
@@ -60,6 +61,7 @@ class LinkService(ABC):
 
     def __init__(self, listener: socket.socket, name: str, most: int) -> None:
         self._listener, self._name, self._most = listener, name, most
+        self._former: deque[socket.socket] = deque()  # listeners that have ended; the accepting thread closes them
         self._lock = threading.Lock()
         self._sessions: dict[Answering, threading.Thread] = {}
         self._stopped = False
@@ -85,6 +87,7 @@ class LinkService(ABC):
     def _listen_at(self, listener: socket.socket) -> None:
         """Accept callers from another listener; the former one ends."""
         former, self._listener = self._listener, listener
+        self._former.append(former)
         shut(former)
 
     @abstractmethod
@@ -93,15 +96,15 @@ class LinkService(ABC):
 
     def _accept(self) -> socket.socket | None:
         """Return the next connection; None where there is none, or where it could not be accepted."""
+        while self._former:  # not only the one that it waited at: it may have been with a caller meanwhile
+            self._former.popleft().close()
         listener = self._listener
         try:
             return listener.accept()[0]
         except BlockingIOError:  # it went away before it was accepted
             return None
         except OSError as error:
-            if listener is not self._listener:
-                listener.close()
-            elif not self._stopped:  # no descriptor is left: the caller waits
+            if listener is self._listener and not self._stopped:  # no descriptor is left: the caller waits
                 logging.log_every_n_seconds(logging.WARNING, "a link was not accepted: %s", 10, error)
                 pause(POLL_SECS)
             return None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,14 @@ from hybridsync.security.keyring import Keyring
 from hybridsync.transport.grpc.chief import ChiefClient
 from hybridsync.transport.grpc.transport import GrpcTransport
 from hybridsync.transport.link import Services
+from hybridsync.transport.shared_memory.service import SlabService
+from hybridsync.transport.shared_memory.slabs import SlabMemory
 from hybridsync.transport.shared_memory.transport import SharedMemoryTransport
 from tests.roles import hello
 from tests.transport.conftest import FakeChief, FakeServer
 from tests.transport.slab_role import Lent
 
-WAIT_SECS = 30.0
+WAIT_SECS = 60.0
 KEYS = Keyring("5ca1ab1e" * 8)
 
 
@@ -56,9 +59,13 @@ def _take_away(folder: Path, *, whole: bool) -> None:
     else:
         for path in folder.iterdir():
             path.unlink()
+    _until(lambda: {path.name for path in folder.iterdir()} >= names)
+
+
+def _until(condition: Callable[[], bool]) -> None:
     deadline = SYSTEM_CLOCK.monotonic() + WAIT_SECS
-    while not {path.name for path in folder.iterdir()} >= names:
-        assert SYSTEM_CLOCK.monotonic() < deadline, f"of {names} there are only {list(folder.iterdir())}"
+    while not condition():
+        assert SYSTEM_CLOCK.monotonic() < deadline, "a socket was not made again"
         pause(0.01)
 
 
@@ -91,6 +98,32 @@ def test_a_role_is_reached_by_those_connected_before_and_by_others(
     late.close()
 
 
+def test_a_listener_is_closed_whose_successor_came_while_a_caller_was_taken_in(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken_in, go_on = threading.Event(), threading.Event()
+    take_in = SlabService._begin_session
+
+    def slowly(service: SlabService, connection: socket.socket) -> None:
+        taken_in.set()
+        assert go_on.wait(WAIT_SECS)
+        take_in(service, connection)
+
+    monkeypatch.setattr(SlabService, "_begin_session", slowly)
+    service = SlabService(Services(holder=FakeServer(np.zeros(8, np.uint8))), SlabMemory(), str(folder / "s"), "t", 4)
+    listeners = [service._listener]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
+        caller.connect(str(folder / "s"))
+        assert taken_in.wait(WAIT_SECS)
+        for _ in range(2):
+            _take_away(folder, whole=False)
+            _until(lambda: service._listener is not listeners[-1])
+            listeners.append(service._listener)
+        go_on.set()
+        service.stop(WAIT_SECS)
+    assert [listener.fileno() for listener in listeners] == [-1, -1, -1]
+
+
 @pytest.mark.parametrize("spoiled", ["open to others", "a link"])
 def test_no_socket_is_made_in_a_folder_that_another_user_may_have_made(
     folder: Path, spoiled: str, monkeypatch: pytest.MonkeyPatch
@@ -104,14 +137,14 @@ def test_no_socket_is_made_in_a_folder_that_another_user_may_have_made(
     else:
         place.mkdir(0o700)
         place.chmod(0o777)
-    socket = KeptSocket(place / "role", made.set)
+    kept = KeptSocket(place / "role", made.set)
     assert refused.wait(WAIT_SECS) and not made.is_set()
     if spoiled == "a link":
         place.unlink()
         place.mkdir(0o700)
     place.chmod(0o700)
     assert made.wait(WAIT_SECS)
-    socket.close()
+    kept.close()
 
 
 def test_a_folder_of_another_user_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

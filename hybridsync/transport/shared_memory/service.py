@@ -68,7 +68,8 @@ class SlabService(LinkService):
             connection = self._accept()
             if connection is not None:
                 self._begin_session(connection)
-        self._listener.close()
+        for each in (*self._former, self._listener):
+            each.close()
 
     def _begin_session(self, connection: socket.socket) -> None:
         session = Session(connection, self._services, self._memory, self._token, self.blocks)
